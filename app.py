@@ -1,0 +1,1 @@
+"""Composition root of the dashboard; filled in by the pages room."""
