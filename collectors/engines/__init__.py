@@ -1,0 +1,24 @@
+"""
+The dialects KVScope understands, and who speaks which.
+
+An engine is one file beside this one and one line in `_DIALECTS`. Order is who is asked first: a dialect that
+recognises only its own shape may stand anywhere; one that accepts much stands last.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from collectors.engines.contract import Answer, Dialect
+
+_DIALECTS: Final[tuple[Dialect, ...]] = ()
+
+ENGINES: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _DIALECTS}
+"""Dialect name -> dialect, in the order they are asked."""
+
+if len(ENGINES) != len(_DIALECTS):
+    raise ValueError(f"two dialects share a name: {sorted(dialect.name for dialect in _DIALECTS)}")
+
+
+def identify(answers: Mapping[str, Answer]) -> Dialect | None:
+    """Return the first dialect that recognises these answers (path -> answer), or None."""
+    return next((dialect for dialect in ENGINES.values() if dialect.recognises(answers)), None)
