@@ -253,6 +253,10 @@ class PoolReading:
     itl_buckets: tuple[tuple[float, float], ...] | None = None
     anomalies: tuple[str, ...] = ()
     """Names of fields whose raw value was refused (negative, not finite, contradictory); those fields are None."""
+    findings: tuple[Finding, ...] = ()
+    """What the dialect noticed about this pool or its worker; the judge passes it on."""
+    expected_rank_count: int | None = None
+    """DP ranks the worker says it has, or None when it does not say."""
 
 
 def signal_names(kind: str | None = None) -> tuple[str, ...]:
@@ -396,6 +400,11 @@ class PoolRates:
     ttft_mean_s: Figure
     itl_mean_s: Figure
     window_s: float
+    transfers_per_s: Figure = Figure(value=None, provenance=Provenance.UNKNOWN, reason="not judged")
+    transfer_drain_s: Figure = Figure(value=None, provenance=Provenance.UNKNOWN, reason="not judged")
+    """Seconds until the transfers waiting now are through, at the rate the counters prove."""
+    bootstrap_net_per_s: Figure = Figure(value=None, provenance=Provenance.UNKNOWN, reason="not judged")
+    """Prefill: net change of the queue that waits for the decode handshake, requests per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +451,8 @@ class PoolSnapshot:
     reading: PoolReading
     """The newest reading as it came, for the Sources and Worker pages."""
     findings: tuple[Finding, ...] = ()
+    is_serving: bool = True
+    """False when the evidence says that work sent here does not come back (a finding says which evidence)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
