@@ -1,0 +1,67 @@
+"""
+Settings of a fleet: `load_settings(path)` gives one frozen `Settings` or one `SettingsError` with every problem.
+
+The only module of the house that reads the environment. Read next: `model` (every key), `load` (how a file is read).
+"""
+
+from collectors.settings.load import (
+    FLEET_ENVIRONMENT_NAME,
+    environment_names,
+    fleet_path_from_environment,
+    load_settings,
+    parse_settings,
+    read_secret,
+    worker_name,
+)
+from collectors.settings.model import (
+    AlertSettings,
+    AuthSettings,
+    DiscoverySettings,
+    FreshnessSettings,
+    LeaseSettings,
+    LinkSettings,
+    PollSettings,
+    ProcessMode,
+    PrometheusSettings,
+    ReserveSettings,
+    Section,
+    ServerSettings,
+    Settings,
+    SloClassSettings,
+    SloSettings,
+    StoreSettings,
+    TlsSettings,
+    ViewSettings,
+    WeightSettings,
+    WorkerSettings,
+)
+
+__all__ = [
+    "FLEET_ENVIRONMENT_NAME",
+    "AlertSettings",
+    "AuthSettings",
+    "DiscoverySettings",
+    "FreshnessSettings",
+    "LeaseSettings",
+    "LinkSettings",
+    "PollSettings",
+    "ProcessMode",
+    "PrometheusSettings",
+    "ReserveSettings",
+    "Section",
+    "ServerSettings",
+    "Settings",
+    "SloClassSettings",
+    "SloSettings",
+    "StoreSettings",
+    "TlsSettings",
+    "ViewSettings",
+    "WeightSettings",
+    "WorkerSettings",
+    "environment_names",
+    "fleet_path_from_environment",
+    "load_settings",
+    "parse_settings",
+    "read_secret",
+    "worker_name",
+]
