@@ -6,6 +6,7 @@ only holds between keys, on disk and in the environment. No message repeats a va
 """
 
 import difflib
+import itertools
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -84,8 +85,8 @@ def parse_settings(
         known = {problem.path for problem in problems}
         for problem in _between(settings, variables, None if engines is None else tuple(engines)):
             # A key replaced by its default after a problem of its own is not blamed a second time.
-            if not any(problem.path[: len(path)] == path for path in known):
-                problems.append(problem)
+            if all(problem.path[: len(path)] != path for path in known):
+                problems += [problem]
     if problems or settings is None:
         ordered = sorted(problems, key=lambda problem: line_of(problem.path, lines) or 0)
         raise SettingsError([_sentence(name, problem, lines) for problem in ordered])
@@ -195,13 +196,14 @@ def _salvage(document: dict[str, Any], error: ValidationError) -> Settings | Non
 
 def _without(node: Any, path: KeyPath, wrong: set[KeyPath]) -> Any:
     if isinstance(node, dict):
+        if len(path) == 2 and path[0] == "workers" and (*path, "url") in wrong:
+            # A worker without an address cannot be kept; a stand-in keeps its other keys checked and its index.
+            node = {**node, "url": f"http://unreadable-{path[1]}.invalid"}
+            wrong = wrong - {(*path, "url")}
         return {key: _without(value, (*path, key), wrong) for key, value in node.items() if (*path, key) not in wrong}
     if isinstance(node, list):
-        # An element that lacks a required key cannot be kept without it.
         return [
-            _without(value, (*path, index), wrong)
-            for index, value in enumerate(node)
-            if not any(len(w) >= len(path) + 1 and w[: len(path) + 1] == (*path, index) for w in wrong)
+            _without(value, (*path, index), wrong) for index, value in enumerate(node) if (*path, index) not in wrong
         ]
     return node
 
@@ -248,8 +250,8 @@ def _times(settings: Settings) -> Iterator[Problem]:
     if fresh.late_after_s <= interval_s:
         yield Problem(
             ("freshness", "late_after_s"),
-            f"= {fresh.late_after_s:g} s must be more than poll.interval_s = {interval_s:g} s, or every figure is late; "
-            f"about {3 * interval_s:g} is usual",
+            f"= {fresh.late_after_s:g} s must be more than poll.interval_s = {interval_s:g} s, or every figure is "
+            f"late; about {3 * interval_s:g} is usual",
         )
     if fresh.stale_after_s <= fresh.late_after_s:
         yield Problem(
@@ -283,7 +285,7 @@ def _times(settings: Settings) -> Iterator[Problem]:
             f"= {settings.view.rate_window_s:g} s must hold at least two polls ({interval_s:g} s apart)",
         )
     tiers = ("retention_raw_s", "retention_10s_s", "retention_1min_s", "retention_10min_s")
-    for finer, coarser in zip(tiers, tiers[1:], strict=False):
+    for finer, coarser in itertools.pairwise(tiers):
         if getattr(settings.store, coarser) < getattr(settings.store, finer):
             yield Problem(
                 ("store", coarser),

@@ -77,26 +77,26 @@ def _resolve(parts: tuple[str, ...], counts: dict[KeyPath, int], *, is_array: bo
 
 def _nesting(text: str, depth: int, quote: str) -> tuple[int, str]:
     """Return bracket depth and open multi-line quote after `text`."""
-    for token in _tokens(text):
+    for mark in _marks(text):
         if quote:
-            if token == quote:
+            if mark == quote:
                 quote = ""
-        elif token in ('"""', "'''"):
-            quote = token
-        elif token == "#":
+        elif mark in ('"""', "'''"):
+            quote = mark
+        elif mark == "#":
             break
-        elif token in "[{":
+        elif mark in "[{":
             depth += 1
-        elif token in "]}":
+        elif mark in "]}":
             depth -= 1
     return depth, quote
 
 
-_TOKEN: Final = re.compile(r"""\"\"\"|'''|"(?:\\.|[^"\\])*"|'[^']*'|[\[\]{}#]""")
+_MARK: Final = re.compile(r"""\"\"\"|'''|"(?:\\.|[^"\\])*"|'[^']*'|[\[\]{}#]""")
 
 
-def _tokens(text: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(text):
-        token = match.group(0)
-        if len(token) == 1 or token in ('"""', "'''"):
-            yield token
+def _marks(text: str) -> Iterator[str]:
+    for match in _MARK.finditer(text):
+        mark = match.group(0)
+        if len(mark) == 1 or mark in ('"""', "'''"):
+            yield mark

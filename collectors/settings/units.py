@@ -76,7 +76,7 @@ def size_bytes(value: object) -> float:
 
 
 def bandwidth_bytes_per_s(value: object) -> float:
-    """Return `value` (bytes per second, or text such as "50 GB/s") in bytes per second; ValueError says what is wrong."""
+    """Return `value` (a number, or text such as "50 GB/s") in bytes per second; ValueError says what is wrong."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError('is not a bandwidth; write bytes per second, or text such as "50 GB/s" or "400 Gbit/s"')
     if isinstance(value, int | float):
