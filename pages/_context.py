@@ -1,0 +1,215 @@
+"""
+The only glue between pages and the rest: the running collector, the snapshot to draw, language, live refresh,
+figures shared between viewers, links between pages.
+
+See docs/pages/conventions.md for how a page is made.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+import streamlit as st
+
+from collectors import runtime as collector
+from collectors.errors import KvscopeError, SettingsError
+from pages.figures import live, number
+from pages.texts import LANGUAGES, Say, speaker
+from scoring.model import FleetSnapshot, FloatArray, PoolHistory
+
+REFRESH_S: Final = 2.0
+"""Default tick; one process serves about 40 five-chart reruns a second (measured), so 2 s carries a room of viewers."""
+_SHARED_FIGURES: Final = 256
+
+T = TypeVar("T")
+
+
+class Watched(Protocol):
+    """What pages ask of the running collector (`collectors.runtime.Runtime`), nothing else."""
+
+    def snapshot(self, at_s: float | None = None) -> FleetSnapshot:
+        """Return the fleet judged at the newest cycle, the same object until the next one."""
+        ...
+
+    def snapshot_at(self, at_s: float) -> FleetSnapshot:
+        """Return the fleet judged from the store as of a past instant."""
+        ...
+
+    def histories(self) -> Sequence[PoolHistory]:
+        """Return the recent minutes of every pool, from memory."""
+        ...
+
+    def history(
+        self, pool_id: str, start_s: float, end_s: float, signals: Sequence[str], max_points: int
+    ) -> Mapping[str, FloatArray]:
+        """Return one pool's columns with `at_s` from the store."""
+        ...
+
+    def sources(self) -> Sequence[Any]:
+        """Return one view a worker: what was asked, answered, understood."""
+        ...
+
+
+_failure: list[Exception] = []
+_shared: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+_shared_lock = threading.Lock()
+_figure = st.components.v2.component("kvscope_live", css=live.CSS, js=live.script(), isolate_styles=False)
+
+
+# What is watched.
+
+
+def set_failure(error: Exception | None) -> None:
+    """Remember why the collector could not start, so that every page can say it; None forgets."""
+    _failure[:] = [] if error is None else [error]
+
+
+def runtime() -> Watched:
+    """Return the running collector, or draw why there is none and stop the page."""
+    if _failure:
+        _draw_failure(_failure[0])
+    running: Watched | None = getattr(collector, "get_runtime", lambda: None)()
+    if running is None:
+        _draw_no_fleet()
+    return running
+
+
+def snapshot() -> FleetSnapshot:
+    """Return the fleet as it is now, or as it was at `?at=`; shared between viewers, so never change it."""
+    at_s = past_at_s()
+    return runtime().snapshot() if at_s is None else runtime().snapshot_at(at_s)
+
+
+def past_at_s() -> float | None:
+    """Return the past instant the viewer asked for (epoch seconds), or None for now."""
+    text = str(st.session_state.get("at") or "").strip()
+    return parse_instant_s(text) if text else None
+
+
+def parse_instant_s(text: str) -> float | None:
+    """Return epoch seconds of `2026-11-30 14:05:00` (UTC when no zone is given) or of a number, else None."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+# Language.
+
+
+def language() -> str:
+    """Return the viewer's language, `en` or `zh`: the control, else the URL, else English."""
+    chosen = st.session_state.get("lang") or st.query_params.get("lang")
+    return chosen if chosen in LANGUAGES else "en"
+
+
+def say() -> Say:
+    """Return `say(key, **numbers)` in the viewer's language."""
+    return speaker(language())
+
+
+# Live parts and figures.
+
+
+def is_live() -> bool:
+    """Say whether the page follows the fleet: switched on, and not showing the past."""
+    return bool(st.session_state.get("live", True)) and past_at_s() is None
+
+
+def live_part(body: Callable[[], None], every_s: float = REFRESH_S) -> None:
+    """Draw `body` and, while live, draw it again every `every_s` seconds without touching the rest of the page."""
+    st.fragment(body, run_every=every_s if is_live() else None)()
+
+
+def shared(name: str, tick: Hashable, variant: Hashable, build: Callable[[], T]) -> T:
+    """
+    Return `build()`, made once per tick for all viewers.
+
+    Args:
+        name: What is built, for example `fleet.bars`.
+        tick: Changes when the data does, usually `snapshot.at_s`.
+        variant: Everything else the result depends on: language, unit, filters.
+        build: Must not read session state or draw.
+    """
+    key = (name, variant)
+    with _shared_lock:
+        kept = _shared.get(key)
+        if kept is not None and kept[0] == tick:
+            _shared.move_to_end(key)
+            return kept[1]  # type: ignore[no-any-return] # the same name and variant build the same type.
+    value = build()
+    with _shared_lock:
+        _shared[key] = (tick, value)
+        _shared.move_to_end(key)
+        while len(_shared) > _SHARED_FIGURES:
+            _shared.popitem(last=False)
+    return value
+
+
+def draw(payload: bytes, key: str) -> str | None:
+    """
+    Mount a live figure made by `figures.live.pack`; return the id (first customdata) of the point clicked, once.
+
+    `key` must be the same at every tick: it is what keeps the viewer's zoom.
+    """
+    result = _figure(key=key, data=payload, on_click_change=_heard, on_selected_change=_heard)
+    click = result.get("click")
+    return str(click["id"]) if isinstance(click, dict) and click.get("id") is not None else None
+
+
+def selected(key: str) -> list[str]:
+    """Return the ids box-selected in the figure mounted as `key` (it must ask for the event `selected`)."""
+    state = st.session_state.get(key)
+    return [str(item) for item in (state or {}).get("selected") or []]
+
+
+def _heard() -> None:
+    """Do nothing: the component's values are read where it is mounted."""
+
+
+# Going to another page, and back in time.
+
+
+def open_page(word: str, **query: str) -> NoReturn:
+    """Go to page `word` with these URL parameters beside the ones that stay (language, live, instant)."""
+    for name in ("lang", "live", "at"):
+        if name in st.query_params and name not in query:
+            query[name] = st.query_params[name]
+    st.switch_page(f"pages/{word}.py", query_params=query)
+
+
+# Drawn states.
+
+
+def _draw_failure(error: Exception) -> NoReturn:
+    t = say()
+    st.title(t("common.failed_title"))
+    if isinstance(error, SettingsError):
+        problems = [str(problem) for problem in error.problems]
+        st.error(t("common.failed_settings", count=len(problems)))
+        for problem in problems:
+            st.text(problem)
+    else:
+        st.error(t("common.failed_store") if isinstance(error, KvscopeError) else t("common.failed_title"))
+        st.text(str(error))
+    st.stop()
+
+
+def _draw_no_fleet() -> NoReturn:
+    t = say()
+    st.title(t("common.no_fleet_title"))
+    st.write(t("common.no_fleet"))
+    st.code("make demo\nkvscope demo --serve\nkvscope serve --fleet fleet.toml", language="bash")
+    st.stop()
+
+
+def read_failed(error: Exception) -> None:
+    """Draw that something could not be read and why, in place of the figure that needed it."""
+    st.warning(say()("common.read_failed", reason=number.markdown(error)))

@@ -1,0 +1,3 @@
+"""Texts of the Fleet page."""
+
+TEXTS: dict[str, tuple[str, str]] = {}

@@ -1,0 +1,3 @@
+"""Texts of the Sources page."""
+
+TEXTS: dict[str, tuple[str, str]] = {}

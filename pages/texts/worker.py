@@ -1,0 +1,3 @@
+"""Texts of the Worker page."""
+
+TEXTS: dict[str, tuple[str, str]] = {}

@@ -1,0 +1,9 @@
+"""The Worker page."""
+
+import streamlit as st
+
+from pages import _context as context
+
+t = context.say()
+st.title(t("common.nav_worker"))
+context.runtime()
