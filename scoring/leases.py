@@ -37,6 +37,7 @@ class Lease:
         pool_id: `worker/rank`.
         tokens: Demand promised, in tokens of whole blocks.
         uncached_tokens: Prompt tokens this adds to the pool's compute queue (0 on a decode end).
+        transfer_tokens: Tokens whose KV this will bring over the pool's link (0 where nothing is handed over).
         granted_at_s: When it was granted.
         expires_at_s: When it ends by itself; later than granted_at_s.
     """
@@ -45,13 +46,15 @@ class Lease:
     pool_id: str
     tokens: int
     uncached_tokens: int = 0
+    transfer_tokens: int = 0
     granted_at_s: float
     expires_at_s: float
 
     def __post_init__(self) -> None:
         """Refuse a lease that promises less than nothing or ends before it begins."""
-        if self.tokens < 0 or self.uncached_tokens < 0:
-            raise ValueError(f"lease {self.lease_id}: tokens must be >= 0, got {self.tokens}, {self.uncached_tokens}")
+        promised = (self.tokens, self.uncached_tokens, self.transfer_tokens)
+        if min(promised) < 0:
+            raise ValueError(f"lease {self.lease_id}: tokens must be >= 0, got {promised}")
         if not self.expires_at_s > self.granted_at_s:
             raise ValueError(
                 f"lease {self.lease_id}: expires_at_s {self.expires_at_s} is not after {self.granted_at_s}"
@@ -64,6 +67,7 @@ class Claim:
 
     tokens: int = 0
     uncached_tokens: int = 0
+    transfer_tokens: int = 0
     count: int = 0
 
 
@@ -154,14 +158,15 @@ class LeaseLedger:
 
         Reads only; `expire` and `merge` do the book-keeping.
         """
-        tokens = uncached_tokens = count = 0
+        tokens = uncached_tokens = transfer_tokens = count = 0
         for lease in self._by_pool.get(pool_id, {}).values():
             if lease.expires_at_s <= at_s or (reported_at_s is not None and self._is_covered(lease, reported_at_s)):
                 continue
             tokens += lease.tokens
             uncached_tokens += lease.uncached_tokens
+            transfer_tokens += lease.transfer_tokens
             count += 1
-        return Claim(tokens=tokens, uncached_tokens=uncached_tokens, count=count)
+        return Claim(tokens=tokens, uncached_tokens=uncached_tokens, transfer_tokens=transfer_tokens, count=count)
 
     def open_leases(self) -> tuple[Lease, ...]:
         """Return the open leases by id."""
