@@ -75,17 +75,13 @@ class SloClass:
 
 
 SLO_CLASSES: Final[Mapping[str, SloClass]] = {
-    "interactive": SloClass(
-        name="interactive", ttft_s=2.0, tpot_s=0.05, quantile=0.9, weights=Weights(slo_risk=2.0, decode_wait=1.5)
-    ),
-    "batch": SloClass(
-        name="batch", ttft_s=60.0, tpot_s=0.2, quantile=0.7, weights=Weights(kv_pressure=0.5, slo_risk=0.25)
-    ),
+    "interactive": SloClass(name="interactive", ttft_s=1.0, tpot_s=0.05, quantile=0.95, weights=Weights(slo_risk=2.0)),
+    "batch": SloClass(name="batch", ttft_s=30.0, tpot_s=0.2, quantile=0.8, weights=Weights(kv_pressure=0.5)),
     "long_context": SloClass(
-        name="long_context", ttft_s=15.0, tpot_s=0.1, quantile=0.95, weights=Weights(kv_pressure=2.0)
+        name="long_context", ttft_s=15.0, tpot_s=0.08, quantile=0.9, weights=Weights(kv_pressure=2.0)
     ),
 }
-"""Presets, chosen: to be replaced by the configuration of a fleet that has promised something else."""
+"""Presets, chosen, and the defaults of the fleet file, which replaces them for fleets that promised otherwise."""
 
 
 def slo_class(name: str, classes: Mapping[str, SloClass] = SLO_CLASSES) -> SloClass:
