@@ -1,0 +1,413 @@
+"""
+One worker being polled: which dialect it speaks, which questions are due, what its answers mean.
+
+The newest answer of every path is kept, each question asked at its own rhythm. A question that is due each cycle and
+fails leaves no old answer behind, so that old figures are never taken for new ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import httpx
+
+from collectors.discovery import Target
+from collectors.engines.contract import Answer, Dialect, NotUnderstood, Question
+from collectors.exchange import REACHED_KINDS, Clock, Failure, ask, refusal, unrecognised
+from collectors.store.batch import PollOutcome
+from scoring.model import Finding, PoolReading, Role, RouterWorker, SourceState, WorkerReading
+
+Identify = Callable[[Mapping[str, Answer]], Dialect | None]
+
+REIDENTIFY_AFTER: Final = 5
+"""Polls in a row that are not understood before the worker is asked anew what it speaks (chosen)."""
+LONGEST_PAUSE_S: Final = 60.0
+"""Longest pause before an optional question that failed, or an unknown engine, is tried again (chosen)."""
+_REIDENTIFY_KINDS: Final = ("not-understood", "http-status", "redirect", "dialect-error")
+DETAIL_EVERY_S: Final = 10.0
+_ANSWER_KEPT_FACTOR: Final = 3.0
+_USER_AGENT: Final = "kvscope"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollLimits:
+    """What bounds a poll; see `settings.PollSettings`."""
+
+    timeout_s: float
+    connect_timeout_s: float
+    metrics_interval_s: float
+    max_body_bytes: int
+    down_after_failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionState:
+    """
+    One question of a worker and how it fares.
+
+    Attributes:
+        status: HTTP status of the newest answer; None when the newest asking failed or none was made.
+        error_kind: Why the newest asking failed, or None.
+        byte_count: Size of the newest answer.
+        asked_at_s: When it was asked last; None before.
+        answered_count: Answers with status 200 so far.
+        failed_count: Askings without one so far.
+    """
+
+    path: str
+    every_s: float
+    is_essential: bool
+    status: int | None = None
+    error_kind: str | None = None
+    byte_count: int = 0
+    asked_at_s: float | None = None
+    answered_count: int = 0
+    failed_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDetail:
+    """How a worker is asked and what it said of itself; sent on when it changes and every few seconds."""
+
+    worker_id: str
+    engine: str
+    version: str | None = None
+    questions: tuple[QuestionState, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    expected_rank_count: int | None = None
+    is_nothing_yet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResult:
+    """What came of one poll of one worker."""
+
+    poll: PollOutcome
+    readings: tuple[PoolReading, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    router_workers: tuple[RouterWorker, ...] = ()
+    detail: SourceDetail | None = None
+
+
+class _Asked:
+    """A question of this worker with its prepared request, newest answer and rhythm."""
+
+    __slots__ = ("answer", "due_at_s", "failures", "question", "request", "state")
+
+    def __init__(self, question: Question, request: httpx.Request, every_s: float) -> None:
+        self.question = question
+        self.request = request
+        self.answer: Answer | None = None
+        self.due_at_s = 0.0
+        self.failures = 0
+        self.state = QuestionState(path=question.path, every_s=every_s, is_essential=question.is_essential)
+
+
+class WorkerPoll:
+    """The state of one worker between polls."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        transport: httpx.AsyncBaseTransport,
+        limits: PollLimits,
+        token: str | None,
+        engines: Mapping[str, Dialect],
+        identify_engine: Identify,
+        clock: Clock,
+    ) -> None:
+        self.target = target
+        self._transport = transport
+        self._limits = limits
+        self._token = token
+        self._engines = engines
+        self._identify = identify_engine
+        self._clock = clock
+        self._dialect: Dialect | None = engines.get(target.engine)
+        self._asked: dict[str, _Asked] = {}
+        self._failures = 0
+        self._not_understood = 0
+        self._retry_at_s = 0.0
+        self._attempts = 0
+        self._detail: SourceDetail | None = None
+        self._detail_at_s = 0.0
+        if self._dialect is not None:
+            self._prepare(self._dialect)
+
+    def take_over(self, before: "WorkerPoll") -> None:
+        """Keep what `before`, the same worker with other labels, has learned."""
+        self._dialect = before._dialect
+        self._asked = before._asked
+        self._failures = before._failures
+        if self._token != before._token and self._dialect is not None:
+            self._prepare(self._dialect)
+
+    def is_due(self, at_s: float) -> bool:
+        """Say whether to ask in this cycle: always, unless the engine is unknown and was tried a moment ago."""
+        return self._dialect is not None or at_s >= self._retry_at_s
+
+    async def poll(self) -> WorkerResult:
+        """Ask what is due and return the outcome; never raises but for cancellation."""
+        started_at_s = self._clock()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + self._limits.timeout_s
+        try:
+            result = await self._poll(started_at_s, deadline)
+        except Exception as error:  # noqa: BLE001 # a defect of ours must not stop the poll of this worker for good
+            _log.warning("poll of %s failed: %s: %s", self.target.worker_id, type(error).__name__, error)
+            result = self._failed(Failure("poll-error", f"{type(error).__name__}: {error}"[:300]), started_at_s, 0)
+        duration_s = loop.time() - began
+        return replace(result, poll=replace(result.poll, duration_s=duration_s))
+
+    async def _poll(self, started_at_s: float, deadline: float) -> WorkerResult:
+        if self._dialect is None:
+            failure = await self._find_engine(started_at_s, deadline)
+            if failure is not None or self._dialect is None:
+                return self._failed(failure or Failure("engine-unknown", "no dialect"), started_at_s, 0)
+        else:
+            failure, byte_count = await self._ask_due(started_at_s, deadline)
+            if failure is not None:
+                return self._failed(failure, started_at_s, byte_count)
+        return self._understand(self._dialect, started_at_s)
+
+    async def _find_engine(self, at_s: float, deadline: float) -> Failure | None:
+        """Ask the first question of every dialect, once a path, until one dialect recognises what came."""
+        answers: dict[str, Answer] = {}
+        for question in self._probes():
+            answer = await self._ask(question, self._request(question), deadline)
+            if isinstance(answer, Failure):
+                if answer.kind not in ("too-large", "bad-encoding", "cut-off"):
+                    return answer
+                continue
+            answers[question.path] = answer
+        dialect = self._identify(answers)
+        if dialect is None:
+            self._attempts += 1
+            self._retry_at_s = at_s + min(LONGEST_PAUSE_S, 2.0**self._attempts)
+            return unrecognised(answers)
+        self._attempts = 0
+        self._not_understood = 0
+        self._dialect = dialect
+        self._prepare(dialect)
+        for path, asked in self._asked.items():
+            if path in answers:
+                self._note_answer(asked, answers[path], at_s)
+        # What was not among the probes is asked now, so that the first reading is whole.
+        failure, _ = await self._ask_due(at_s, deadline)
+        return failure
+
+    def _probes(self) -> list[Question]:
+        probes: dict[str, Question] = {}
+        for dialect in self._engines.values():
+            essential = [q for q in dialect.questions if q.is_essential] or list(dialect.questions[:1])
+            for question in essential:
+                probes.setdefault(question.path, question)
+        return list(probes.values())
+
+    def _prepare(self, dialect: Dialect) -> None:
+        before = self._asked
+        self._asked = {}
+        for question in dialect.questions:
+            every_s = question.every_s
+            if question.path.partition("?")[0] == "/metrics" and not question.is_essential:
+                every_s = max(every_s, self._limits.metrics_interval_s)
+            self._asked[question.path] = asked = _Asked(question, self._request(question), every_s)
+            if question.path in before:
+                asked.answer = before[question.path].answer
+                asked.state = before[question.path].state
+
+    def _request(self, question: Question) -> httpx.Request:
+        headers = {"Accept": question.accept, "Accept-Encoding": "identity", "User-Agent": _USER_AGENT}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        timeout = {
+            "connect": self._limits.connect_timeout_s,
+            "read": self._limits.timeout_s,
+            "write": self._limits.timeout_s,
+            "pool": None,
+        }
+        return httpx.Request("GET", self.target.url + question.path, headers=headers, extensions={"timeout": timeout})
+
+    async def _ask(self, question: Question, request: httpx.Request, deadline: float) -> Answer | Failure:
+        max_bytes = min(question.max_bytes, self._limits.max_body_bytes)
+        return await ask(self._transport, request, max_bytes=max_bytes, deadline_at=deadline, clock=self._clock)
+
+    async def _ask_due(self, at_s: float, deadline: float) -> tuple[Failure | None, int]:
+        """Ask what is due, one after the other on one connection; return the failure of an essential question."""
+        byte_count = 0
+        for asked in self._asked.values():
+            if asked.due_at_s > at_s:
+                continue
+            answer = await self._ask(asked.question, asked.request, deadline)
+            if isinstance(answer, Answer):
+                byte_count += len(answer.body)
+                self._note_answer(asked, answer, at_s)
+                if asked.question.is_essential and (refused := refusal(answer, asked.question.path)) is not None:
+                    return refused, byte_count
+            else:
+                byte_count += answer.byte_count
+                self._note_failure(asked, answer, at_s)
+                if asked.question.is_essential:
+                    return answer, byte_count
+        return None, byte_count
+
+    def _note_answer(self, asked: _Asked, answer: Answer, at_s: float) -> None:
+        asked.answer = answer
+        state = asked.state
+        is_ok = answer.status == 200
+        asked.failures = 0 if is_ok else asked.failures + 1
+        # A path the engine does not have is asked again, but not every second.
+        pause_s = 0.0 if is_ok or asked.question.is_essential else min(LONGEST_PAUSE_S, 2.0**asked.failures)
+        asked.due_at_s = at_s + max(state.every_s, pause_s) - _half_tick(state.every_s)
+        asked.state = QuestionState(
+            path=state.path,
+            every_s=state.every_s,
+            is_essential=state.is_essential,
+            status=answer.status,
+            byte_count=len(answer.body),
+            asked_at_s=at_s,
+            answered_count=state.answered_count + is_ok,
+            failed_count=state.failed_count + (not is_ok),
+        )
+
+    def _note_failure(self, asked: _Asked, failure: Failure, at_s: float) -> None:
+        state = asked.state
+        asked.failures += 1
+        if not asked.question.is_essential:
+            asked.due_at_s = at_s + max(state.every_s, min(LONGEST_PAUSE_S, 2.0**asked.failures))
+        answer = asked.answer
+        if answer is not None and at_s - answer.received_at_s > _ANSWER_KEPT_FACTOR * state.every_s:
+            asked.answer = None
+        asked.state = replace(
+            state, status=None, error_kind=failure.kind, asked_at_s=at_s, failed_count=state.failed_count + 1
+        )
+
+    def _understand(self, dialect: Dialect, started_at_s: float) -> WorkerResult:
+        answers = {path: asked.answer for path, asked in self._asked.items() if asked.answer is not None}
+        byte_count = sum(
+            len(asked.answer.body)
+            for asked in self._asked.values()
+            if asked.answer is not None and asked.answer.received_at_s >= started_at_s
+        )
+        try:
+            reading = dialect.understand(answers)
+        except Exception as error:  # noqa: BLE001 # contract: dialects never raise; if one does, only its worker suffers
+            _log.warning("dialect %s failed on %s: %s", dialect.name, self.target.worker_id, type(error).__name__)
+            return self._failed(
+                Failure("dialect-error", f"{type(error).__name__}: {error}"[:300]), started_at_s, byte_count
+            )
+        if isinstance(reading, NotUnderstood):
+            kind = "unauthorised" if reading.is_unauthorised else "not-understood"
+            return self._failed(Failure(kind, f"{reading.code}: {reading.text}"), started_at_s, byte_count)
+        self._failures = 0
+        self._not_understood = 0
+        received_at_s = max((a.received_at_s for path, a in answers.items() if self._is_essential(path)), default=None)
+        if received_at_s is None:
+            received_at_s = max((answer.received_at_s for answer in answers.values()), default=started_at_s)
+        pools = tuple(self._placed(pool, reading, received_at_s) for pool in reading.pools)
+        state = SourceState.NOTHING_YET if reading.is_nothing_yet else SourceState.FRESH
+        essential = next((asked for asked in self._asked.values() if asked.question.is_essential), None)
+        return WorkerResult(
+            poll=PollOutcome(
+                worker_id=self.target.worker_id,
+                started_at_s=started_at_s,
+                duration_s=0.0,
+                state=state,
+                http_status=essential.answer.status if essential is not None and essential.answer is not None else None,
+                byte_count=byte_count,
+                detail="nothing published yet" if reading.is_nothing_yet else "",
+                pool_count=len(pools),
+                rejected_count=reading.rejected_count,
+                ignored_count=reading.ignored_count,
+            ),
+            readings=pools,
+            findings=reading.findings,
+            router_workers=reading.router_workers,
+            detail=self._changed_detail(reading, started_at_s),
+        )
+
+    def _is_essential(self, path: str) -> bool:
+        return self._asked[path].question.is_essential
+
+    def _placed(self, pool: PoolReading, reading: WorkerReading, received_at_s: float) -> PoolReading:
+        role = pool.role
+        if self.target.is_role_set or role is Role.UNKNOWN:
+            role = self.target.role
+        return replace(
+            pool,
+            worker_id=self.target.worker_id,
+            received_at_s=received_at_s,
+            role=role,
+            engine=pool.engine or reading.engine,
+            version=pool.version or reading.version,
+            model=pool.model or self.target.labels.get("model"),
+        )
+
+    def _changed_detail(self, reading: WorkerReading, at_s: float) -> SourceDetail | None:
+        detail = SourceDetail(
+            worker_id=self.target.worker_id,
+            engine=reading.engine,
+            version=reading.version,
+            questions=tuple(asked.state for asked in self._asked.values()),
+            facts=reading.facts,
+            findings=reading.findings,
+            expected_rank_count=reading.expected_rank_count,
+            is_nothing_yet=reading.is_nothing_yet,
+        )
+        before = self._detail
+        is_same = before is not None and replace(detail, questions=()) == replace(before, questions=())
+        if is_same and at_s - self._detail_at_s < DETAIL_EVERY_S:
+            return None
+        self._detail = detail
+        self._detail_at_s = at_s
+        return detail
+
+    def _failed(self, failure: Failure, started_at_s: float, byte_count: int) -> WorkerResult:
+        self._failures += 1
+        if (
+            failure.kind in ("not-understood", "http-status", "redirect", "dialect-error")
+            and self.target.engine == "auto"
+        ):
+            self._not_understood += 1
+            if self._not_understood >= REIDENTIFY_AFTER and self._dialect is not None:
+                # Another engine may have taken the address; what was learned of the old one goes.
+                self._dialect = None
+                self._asked = {}
+                self._not_understood = 0
+        if failure.kind == "unauthorised":
+            state = SourceState.UNAUTHORISED
+        elif failure.kind in REACHED_KINDS:
+            state = SourceState.NOT_UNDERSTOOD
+        else:
+            state = SourceState.DOWN if self._failures >= self._limits.down_after_failures else SourceState.LATE
+        status = next((asked.state.status for asked in self._asked.values() if asked.question.is_essential), None)
+        detail = SourceDetail(
+            worker_id=self.target.worker_id,
+            engine=self._dialect.name if self._dialect is not None else "",
+            questions=tuple(asked.state for asked in self._asked.values()),
+        )
+        return WorkerResult(
+            poll=PollOutcome(
+                worker_id=self.target.worker_id,
+                started_at_s=started_at_s,
+                duration_s=0.0,
+                state=state,
+                error_kind=failure.kind,
+                http_status=status,
+                byte_count=byte_count or failure.byte_count,
+                detail=failure.detail,
+            ),
+            detail=detail if self._detail is None or self._failures == 1 else None,
+        )
+
+
+def _half_tick(every_s: float) -> float:
+    # Polls of one worker are not exactly one interval apart; a question due every 60 s must not slip to the next tick.
+    return min(0.5, every_s / 2)
