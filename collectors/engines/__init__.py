@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from collectors.engines.contract import Answer, Dialect
+from collectors.engines.vllm import Vllm
 
-_DIALECTS: Final[tuple[Dialect, ...]] = ()
+_DIALECTS: Final[tuple[Dialect, ...]] = (Vllm(),)
 
 ENGINES: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _DIALECTS}
 """Dialect name -> dialect, in the order they are asked."""
