@@ -164,7 +164,26 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
 """Model name -> the keys of its configuration that decide KV size."""
 
 _DECORATION: Final = frozenset(
-    "instruct chat it base hf thinking fp8 nvfp4 mxfp4 awq gptq int4 int8 bf16 fp16 exp preview meta".split()
+    [
+        "instruct",
+        "chat",
+        "it",
+        "base",
+        "hf",
+        "thinking",
+        "fp8",
+        "nvfp4",
+        "mxfp4",
+        "awq",
+        "gptq",
+        "int4",
+        "int8",
+        "bf16",
+        "fp16",
+        "exp",
+        "preview",
+        "meta",
+    ]
 )
 """Words of a name that say how a model was tuned or packed, not what shape it has."""
 
