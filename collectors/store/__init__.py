@@ -1,0 +1,32 @@
+"""
+The store: the only SQL of the house. One DuckDB file, one owning process, whole cycles or nothing.
+
+Start with `store` (what callers use) and `batch` (what the poller hands over); `connection` says why it is so strict.
+"""
+
+from collectors.store.batch import (
+    AlertRecord,
+    CycleBatch,
+    Event,
+    PollOutcome,
+    ProfileRecord,
+    RunRecord,
+    WorkerRecord,
+)
+from collectors.store.reads import CycleStats
+from collectors.store.retention import Retention
+from collectors.store.store import Store, open_store
+
+__all__ = [
+    "AlertRecord",
+    "CycleBatch",
+    "CycleStats",
+    "Event",
+    "PollOutcome",
+    "ProfileRecord",
+    "Retention",
+    "RunRecord",
+    "Store",
+    "WorkerRecord",
+    "open_store",
+]

