@@ -65,12 +65,14 @@ _CASES: Final[Mapping[str, tuple[tuple[Provenance, str], ...]]] = {
         (_D, "no request is between prefill and decode"),
         (_E, "requests between prefill and decode x mean prompt"),
         (_D, "a unified worker hands nothing over"),
+        (_U, "the source does not report transfers; what travels is part of what is held"),
     ),
     "active_tokens": (
         (_U, "held tokens are not told apart from travelling ones"),
         (_D, "used less in flight"),
         (_E, "used less the estimate of what is in flight"),
         (_E, "bounds: used less the bounds of what is in flight"),
+        (_E, "all that is held: transfers are not reported and would be part of it"),
     ),
     "prefix_tokens": (
         (_U, "the source does not tell evictable prefix from free"),
@@ -190,18 +192,24 @@ def _columns(
         decode & known(high) & (retracted > 0),
         (decode | prefill) & (travelling == 0),
         (decode | prefill) & known(by_count),
+        ~known(travelling) & ~(prealloc > 0),
     ]
-    picks = [1, 7, 2, 3, 4, 5, 6]
+    picks = [1, 7, 2, 3, 4, 5, 6, 8]
     in_case = np.select(conditions, picks, 0)
-    in_flight = np.select(conditions, [said, zero, exact, with_backlog, nan, zero, by_count], nan)
+    in_flight = np.select(conditions, [said, zero, exact, with_backlog, nan, zero, by_count, nan], nan)
     is_bounded = in_case == 4
     value["in_flight_tokens"], case["in_flight_tokens"] = in_flight, in_case
-    value["active_tokens"] = np.maximum(used - in_flight, 0.0)
-    case["active_tokens"] = where(is_bounded, 3, where(known(value["active_tokens"]), where(in_case == 6, 2, 1), 0))
-    bounds_low = {"in_flight_tokens": where(is_bounded, low, nan), "active_tokens": where(is_bounded, used - high, nan)}
+    is_unreported = in_case == 8
+    value["active_tokens"] = np.maximum(used - where(is_unreported, 0.0, in_flight), 0.0)
+    active_known = known(value["active_tokens"])
+    case["active_tokens"] = np.select([is_bounded, ~active_known, is_unreported, in_case == 6], [3, 0, 4, 2], 1)
+    bounds_low = {
+        "in_flight_tokens": where(is_bounded, low, nan),
+        "active_tokens": where(is_bounded, used - high, where(is_unreported, 0.0 * used, nan)),
+    }
     bounds_high = {
         "in_flight_tokens": where(is_bounded, high, nan),
-        "active_tokens": where(is_bounded, used - low, nan),
+        "active_tokens": where(is_bounded, used - low, where(is_unreported, used, nan)),
     }
 
     # What is not held.
@@ -338,7 +346,7 @@ def compose_history(history: PoolHistory, reserved_lease_tokens: float = 0.0) ->
 
 
 def _default_reserve(reading: PoolReading) -> float:
-    return SGLANG_RESERVED_DECODE_TOKENS if reading.engine == "sglang" else np.nan
+    return SGLANG_RESERVED_DECODE_TOKENS if reading.engine.startswith("sglang") else np.nan
 
 
 def _or_nan(value: float | None) -> float:

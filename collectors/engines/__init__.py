@@ -9,9 +9,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from collectors.engines.contract import Answer, Dialect
+from collectors.engines.sglang import SGLANG, SGLANG_GET_LOAD, SGLANG_METRICS
 from collectors.engines.vllm import Vllm
 
-_DIALECTS: Final[tuple[Dialect, ...]] = (Vllm(),)
+_DIALECTS: Final[tuple[Dialect, ...]] = (
+    SGLANG,
+    SGLANG_METRICS,
+    SGLANG_GET_LOAD,
+    Vllm(),
+)
 
 ENGINES: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _DIALECTS}
 """Dialect name -> dialect, in the order they are asked."""
