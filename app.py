@@ -16,12 +16,12 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages import _routes, _running, _shell
 
+# Every page in the order of the navigation, (word, icon): pages/<word>.py. A new page is one more line.
 PAGES = (
     ("fleet", ":material/dashboard:"),
     ("worker", ":material/memory:"),
     ("sources", ":material/cable:"),
 )
-"""Every page in the order of the navigation, (word, icon): `pages/<word>.py`. A new page is one more line."""
 
 
 @asynccontextmanager

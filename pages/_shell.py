@@ -11,6 +11,14 @@ from pages import _context as context
 from pages.figures import number
 from pages.texts import LANGUAGES
 
+_STYLE = """<style>
+[data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 3rem; }
+[data-testid="stMetricValue"] { font-size: 1.7rem; }
+[data-testid="stMetricLabel"] p { font-weight: 600; }
+h1 { padding: 0 0 0.25rem; }
+</style>"""
+"""An operator's screen: the first row of bars belongs above the fold."""
+
 ROOT = Path(__file__).resolve().parent
 
 
@@ -36,6 +44,7 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
             for place, (word, icon) in enumerate(pages)
         ]
     )
+    st.html(_STYLE)
     with st.sidebar:
         _controls()
     chosen.run()

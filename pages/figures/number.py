@@ -166,3 +166,10 @@ def markdown(text: object, longest: int = 400) -> str:
     if len(cleaned) > longest:
         cleaned = cleaned[: longest - 1] + "…"
     return "".join(f"\\{sign}" if sign in _MARKDOWN_SIGNS else sign for sign in cleaned).replace("&", "&amp;")
+
+
+def nice_binary_step(longest_bytes: float) -> float:
+    """Return a step of 1, 2, 4, 8.. of a binary unit that divides `longest_bytes` into three to six ticks."""
+    if not longest_bytes > 0:
+        return 1.0
+    return float(2.0 ** max(0, math.ceil(math.log2(longest_bytes / 5.0))))
