@@ -17,6 +17,7 @@ RANK_GAUGES: Final[tuple[tuple[str, Callable[[RankFacts, RankState], float]], ..
     ("max_total_num_tokens", lambda facts, _: facts.usable_tokens),
     ("weight_memory_usage_gb", lambda facts, _: facts.weight_gib),
     ("kv_cache_memory_usage_gb", lambda facts, _: facts.kv_gib),
+    ("startup_available_gpu_memory_gb", lambda facts, _: facts.kv_gib + facts.spare_gib),
     ("page_size", lambda facts, _: facts.page_tokens),
     ("num_pages", lambda facts, _: facts.usable_tokens // facts.page_tokens),
     ("num_running_reqs", lambda _, state: state.running_count),
@@ -62,8 +63,7 @@ STILL_GAUGES: Final[Mapping[str, float]] = {
     "num_unique_running_routing_keys": 0,
 }
 """Gauges that stay put: features that are off, and the engine's own constants."""
-RANK_COUNTERS: Final[tuple[tuple[str, Callable[[RankState], float]], ...]] = (
-    ("scheduler_idle_seconds_total", lambda state: state.idle_s_total),
+FAILURE_COUNTERS: Final[tuple[tuple[str, Callable[[RankState], float]], ...]] = (
     ("num_transfer_failed_reqs_total", lambda state: state.transfer_failed_total),
     ("num_retracted_requests_total", lambda state: state.retracted_total),
     ("num_retracted_input_tokens_total", lambda state: state.retracted_input_tokens_total),
@@ -191,7 +191,8 @@ def _write_rank(out: _Writer, worker: WorkerFacts, facts: RankFacts, state: Rank
     by_process = {**base, "pid": str(4400 + facts.dp_rank)}
     out.sample("num_retracted_reqs", "gauge", _labels(by_process), state.recent_retracted_count)
     out.sample("num_paused_reqs", "gauge", _labels(by_process), 0)
-    for name, count in RANK_COUNTERS:
+    out.sample("scheduler_idle_seconds_total", "counter", labels, state.idle_s_total)
+    for name, count in FAILURE_COUNTERS:
         # The real server's series of a failure appears with the first failure.
         if count(state) > 0:
             out.sample(name, "counter", labels, count(state))

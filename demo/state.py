@@ -60,6 +60,8 @@ class RankFacts:
     weight_gib: float
     kv_gib: float
     graph_gib: float
+    spare_gib: float = 6.0
+    """Chosen: what a server leaves for activations."""
 
 
 @dataclass(slots=True)

@@ -140,7 +140,7 @@ class Worker:
                 "memory_usage": {
                     "weight": facts.weight_gib,
                     "kvcache": facts.kv_gib,
-                    "startup_available": round(facts.kv_gib + 6.0, 2),
+                    "startup_available": round(facts.kv_gib + facts.spare_gib, 2),
                     "token_capacity": facts.usable_tokens,
                     "token_capacity_swa": None,
                     "graph": {"decode": facts.graph_gib},
