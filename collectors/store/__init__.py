@@ -13,15 +13,19 @@ from collectors.store.batch import (
     RunRecord,
     WorkerRecord,
 )
+from collectors.store.export import EXPORT_TABLES, FORMATS, ExportRequest, parse_export_query
 from collectors.store.reads import CycleStats
 from collectors.store.retention import Retention
 from collectors.store.store import Store, open_store
 
 __all__ = [
+    "EXPORT_TABLES",
+    "FORMATS",
     "AlertRecord",
     "CycleBatch",
     "CycleStats",
     "Event",
+    "ExportRequest",
     "PollOutcome",
     "ProfileRecord",
     "Retention",
@@ -29,4 +33,5 @@ __all__ = [
     "Store",
     "WorkerRecord",
     "open_store",
+    "parse_export_query",
 ]

@@ -50,8 +50,6 @@ class Retention:
                 f"retention: raw_s, tier_10s_s, tier_1min_s, tier_10min_s are {ages}; each must reach at least as far "
                 "as the one before"
             )
-        if self.raw_s < 2 * COARSEST_STEP_S:
-            raise ValueError(f"retention: raw_s is {self.raw_s}; keep at least {2 * COARSEST_STEP_S} to make the tiers")
 
 
 DEFAULT_RETENTION: Final = Retention()

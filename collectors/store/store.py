@@ -12,6 +12,7 @@ from typing import Final, Self
 from collectors.errors import StoreError
 from collectors.store.batch import CycleBatch, WorkerRecord
 from collectors.store.connection import LOCK_WAIT_S, MEMORY, Database, open_database
+from collectors.store.export import Exports
 from collectors.store.histories import Histories
 from collectors.store.migrations import migrate
 from collectors.store.records import Records
@@ -27,7 +28,7 @@ FORGET_EVERY_S: Final = 60.0
 """Chosen: small deletes, often (measured 2.5 ms)."""
 
 
-class Store(Writes, Records, Histories):
+class Store(Writes, Records, Histories, Exports):
     """
     One KVScope store. Any thread may call any method; writes queue, reads do not wait for them.
 
