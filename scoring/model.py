@@ -157,6 +157,7 @@ class PoolReading:
     model: str | None = None
 
     reported_at_s: float | None = _signal(GAUGE, "engine clock when these figures were true")
+    answered_at_s: float | None = _signal(GAUGE, "engine clock when the answer was built: shows the clock offset")
 
     # Capacity and composition.
     usable_tokens: float | None = _signal(CONSTANT, "what the pool can hold")
