@@ -65,9 +65,9 @@ class TrtLlm:
         if refused is not None:
             return refused
         body = answers[METRICS].body
-        text = _text_reading(answers.get(PROMETHEUS))
+        text = read_text(answers.get(PROMETHEUS))
         if is_exposition(body):
-            own = _text_reading(answers[METRICS])
+            own = read_text(answers[METRICS])
             if own is None:
                 return NotUnderstood("no-trtllm-series", f"trtllm: the text at {METRICS} has no trtllm_ series.")
             return own
@@ -220,7 +220,7 @@ def _device_blocks(
     return device if is_first and used > allocated and device < most and used + free == most else None
 
 
-def _text_reading(answer: Answer | None) -> WorkerReading | None:
+def read_text(answer: Answer | None) -> WorkerReading | None:
     """Return what the Prometheus text says: one pool a rank label, counters and a usage ratio; None without any."""
     if answer is None or answer.status != 200 or not is_exposition(answer.body):
         return None
