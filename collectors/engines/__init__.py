@@ -9,14 +9,25 @@ from collections.abc import Mapping
 from typing import Final
 
 from collectors.engines.contract import Answer, Dialect
+from collectors.engines.dynamo import DynamoWorker
+from collectors.engines.dynamo_frontend import DynamoFrontend
+from collectors.engines.router import Router, RouterLoads, RouterMetrics
 from collectors.engines.sglang import SGLANG, SGLANG_GET_LOAD, SGLANG_METRICS
+from collectors.engines.trtllm import TrtLlm
 from collectors.engines.vllm import Vllm
 
 _DIALECTS: Final[tuple[Dialect, ...]] = (
+    # Dynamo's workers re-export an engine's series: asked before that engine.
+    DynamoWorker(),
+    DynamoFrontend(),
     SGLANG,
     SGLANG_METRICS,
     SGLANG_GET_LOAD,
     Vllm(),
+    TrtLlm(),
+    Router(),
+    RouterLoads(),
+    RouterMetrics(),
 )
 
 ENGINES: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _DIALECTS}
