@@ -20,8 +20,7 @@ MAX_NODE_SKEW_S: Final = 0.5
 LARGE_OFFSET_S: Final = 30.0
 """A constant lag beyond this, with figures that keep moving, is a clock and not a delay (chosen)."""
 
-_CLOCKS: Final = ("reported_at_s", "answered_at_s")
-_MOVING: Final = tuple(name for name in (*signal_names(GAUGE), *signal_names(COUNTER)) if name not in _CLOCKS)
+_MOVING: Final = tuple(name for name in (*signal_names(GAUGE), *signal_names(COUNTER)) if name != "reported_at_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +50,22 @@ def clock_offset_s(history: PoolHistory) -> float | None:
     """
     Return how far our clock is ahead of the engine's (negative: behind), or None where the engine gives no time.
 
-    An answer is received a moment after it was built, never before: the smallest difference seen is the offset plus
-    the shortest trip. Without the time of the answer, the time of the figures serves only where it proves an offset:
-    figures from the future, or a large constant lag of figures that keep moving.
+    An answer is received a moment after it was built, and built no earlier than its figures: both differences bound
+    the offset from above, and the smaller one is taken. Without the time of the answer, the time of the figures
+    serves only where it proves an offset: figures from the future, or a large, steady lag of figures that move.
     """
-    at_s = np.asarray(history.at_s, dtype=np.float64)
-    reported, answered = _column(history, "reported_at_s"), _column(history, "answered_at_s")
-    lag = at_s - reported
-    known = np.isfinite(lag)
-    if not known.any():
+    lag = np.asarray(history.at_s, dtype=np.float64) - _column(history, "reported_at_s")
+    lag = lag[np.isfinite(lag)]
+    if not lag.size:
         return None
-    trip = at_s - answered
-    usable = np.isfinite(trip)
-    is_one_clock = not np.any(reported[usable] > answered[usable] + MAX_NODE_SKEW_S)
-    if usable.any() and is_one_clock:
-        return float(np.min(trip[usable]))
-    least = float(np.min(lag[known]))
+    least = float(np.min(lag))
+    last = history.last
+    answered, reported = last.answered_at_s, last.reported_at_s
+    if answered is not None and reported is not None and reported <= answered + MAX_NODE_SKEW_S:
+        return min(least, last.received_at_s - answered)
     if least < 0:
         return least
-    moved = np.unique(reported[known]).size
-    if least > LARGE_OFFSET_S and moved >= 3 and float(np.ptp(lag[known])) < least / 2:
+    if least > LARGE_OFFSET_S and np.unique(lag).size >= 3 and float(np.ptp(lag)) < least / 2:
         return least
     return 0.0
 

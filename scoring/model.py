@@ -157,7 +157,6 @@ class PoolReading:
     model: str | None = None
 
     reported_at_s: float | None = _signal(GAUGE, "engine clock when these figures were true")
-    answered_at_s: float | None = _signal(GAUGE, "engine clock when the answer was built: shows the clock offset")
 
     # Capacity and composition.
     usable_tokens: float | None = _signal(CONSTANT, "what the pool can hold")
@@ -258,6 +257,8 @@ class PoolReading:
     """What the dialect noticed about this pool or its worker; the judge passes it on."""
     expected_rank_count: int | None = None
     """DP ranks the worker says it has, or None when it does not say."""
+    answered_at_s: float | None = None
+    """Engine clock when the answer was built: with received_at_s it shows the offset of the clocks. Not stored."""
 
 
 def signal_names(kind: str | None = None) -> tuple[str, ...]:

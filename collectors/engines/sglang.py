@@ -189,7 +189,8 @@ def _from_loads(
         if metrics is not None and len(loads.rows) == 1 and (expected or 1) == 1 and not is_metrics_old:
             _add_worker_wide(values, metrics, role, info, accelerators)
         buckets = metrics.buckets if metrics is not None and len(loads.rows) == 1 else {}
-        pools.append(_pool(values, rank, role, row.numbers.anomalies, found, buckets))
+        pool = _pool(values, rank, role, row.numbers.anomalies, found, buckets)
+        pools.append(replace(pool, answered_at_s=loads.answered_at_s))
     nothing_yet = bool(loads.rows) and all(row.is_nothing_yet for row in loads.rows.values())
     if not loads.rows:
         nothing_yet = loads.rejected_count == 0

@@ -96,6 +96,7 @@ class Loads:
 
     version: str | None = None
     rows: dict[int, Row] = field(default_factory=dict)
+    answered_at_s: float | None = None
     accelerator: str | None = None
     accelerator_count: float | None = None
     expected_rank_count: int | None = None
@@ -116,7 +117,8 @@ def parse_loads(body: bytes) -> Loads | None:
     loads.expected_rank_count = int(ranks) if ranks else None
     # Before 0.5.13 every answer is a round trip to the schedulers: the time it was built is the time of the data.
     is_round_trip = "aggregate" in payload or "dp_rank_count" in payload
-    answered_at_s = _instant(payload.get("timestamp")) if is_round_trip else None
+    loads.answered_at_s = _instant(payload.get("timestamp"))
+    answered_at_s = loads.answered_at_s if is_round_trip else None
     _take_rows(loads, payload["loads"], is_round_trip=is_round_trip, answered_at_s=answered_at_s)
     return loads
 
