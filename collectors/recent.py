@@ -30,7 +30,7 @@ class RecentView:
     Attributes:
         last: The newest reading.
         at_s: When each sample was received, ascending. Shape (n,).
-        columns: Signal -> values, NaN where unknown; signals never seen are left out. Each of shape (n,).
+        columns: Every signal -> values, NaN where unknown. Each of shape (n,).
     """
 
     last: PoolReading
@@ -93,11 +93,10 @@ class RecentPool:
         if state is None:
             return None
         last, table, names, begin, end = state
-        return RecentView(
-            last=last,
-            at_s=_fixed(table[0, begin:end]),
-            columns={_SIGNALS[name]: _fixed(table[1 + i, begin:end]) for i, name in enumerate(names)},
-        )
+        columns = dict.fromkeys(_SIGNALS, _fixed(np.full(end - begin, np.nan)))
+        for i, name in enumerate(names):
+            columns[_SIGNALS[name]] = _fixed(table[1 + i, begin:end])
+        return RecentView(last=last, at_s=_fixed(table[0, begin:end]), columns=columns)
 
 
 def _fixed(values: NDArray[np.float64]) -> FloatArray:
@@ -109,3 +108,8 @@ def samples_that_fit(wanted: int, pool_count: int, max_bytes: float) -> int:
     """Return how many samples a pool may keep so that all pools together stay within `max_bytes` (50 signals each)."""
     per_sample = max(1, pool_count) * 50 * 8 * (1 + _SPARE_RATIO)
     return max(MIN_SAMPLES, min(wanted, int(max_bytes / per_sample)))
+
+
+NO_SAMPLES: Final = _fixed(np.empty(0))
+NO_COLUMNS: Final[Mapping[str, FloatArray]] = dict.fromkeys(_SIGNALS, NO_SAMPLES)
+"""The columns of a worker that never gave a sample."""

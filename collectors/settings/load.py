@@ -408,3 +408,11 @@ def fleet_path_from_environment() -> Path | None:
     """Return the fleet file that `kvscope serve` handed to the app, or None when there is none."""
     value = os.environ.get(FLEET_ENVIRONMENT_NAME)
     return Path(value) if value else None
+
+
+def hand_fleet_to_app(path: Path | None) -> None:
+    """Leave the fleet file where the app of this process (or a child) finds it; None: there is none."""
+    if path is None:
+        os.environ.pop(FLEET_ENVIRONMENT_NAME, None)
+    else:
+        os.environ[FLEET_ENVIRONMENT_NAME] = str(path.resolve())

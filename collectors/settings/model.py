@@ -222,18 +222,27 @@ class StoreSettings(Section):
     """Where readings are kept and for how long."""
 
     path: Path = Field(default=Path("kvscope.duckdb"), description="DuckDB file; relative to the fleet file.")
-    retention_raw_s: Duration = Field(default=86400.0, gt=0, description="Age at which raw readings are deleted.")
+    retention_raw_s: Duration = Field(
+        default=90000.0, ge=1200, description="Age at which raw readings are deleted; at least 20 minutes."
+    )
     retention_10s_s: Duration = Field(
-        default=3 * 86400.0, gt=0, description="Age at which 10-second rollups are deleted."
+        default=7 * 86400.0, gt=0, description="Age at which 10-second rollups are deleted."
     )
     retention_1min_s: Duration = Field(
-        default=14 * 86400.0, gt=0, description="Age at which 1-minute rollups are deleted."
+        default=30 * 86400.0, gt=0, description="Age at which 1-minute rollups are deleted."
     )
     retention_10min_s: Duration = Field(
-        default=180 * 86400.0, gt=0, description="Age at which 10-minute rollups are deleted."
+        default=365 * 86400.0, gt=0, description="Age at which 10-minute rollups are deleted."
     )
-    memory_limit_bytes: Size = Field(default=1024**3, ge=64 * 1024**2, description="Memory DuckDB may use.")
-    max_read_s: Duration = Field(default=5.0, gt=0, le=600, description="Longest time one read may take.")
+    retention_polls_s: Duration = Field(
+        default=7 * 86400.0, gt=0, description="Age at which poll outcomes and cycles are deleted."
+    )
+    retention_events_s: Duration = Field(
+        default=90 * 86400.0, gt=0, description="Age at which findings, events and alerts are deleted."
+    )
+    lock_wait_s: Duration = Field(
+        default=3.0, ge=0, le=600, description="How long to wait at the start while another process holds the file."
+    )
 
 
 class ViewSettings(Section):
