@@ -78,7 +78,7 @@ class DynamoWorker:
             pools = tuple(_with_component(pool, series, role) for pool in engine.pools)
             reading = replace(engine, engine=self.name, pools=pools)
         else:
-            reading = _own_reading(series, role, body)
+            reading = _own_reading(series, role)
         facts = dict(reading.facts)
         facts["component"] = component or "unnamed"
         inflight = series.total(0, "inflight_requests", dynamo_endpoint=ENDPOINT)
@@ -143,15 +143,14 @@ def _with_component(pool: PoolReading, series: RankedSeries, role: Role) -> Pool
     numbers = Numbers(dp_rank=pool.dp_rank)
     if len(series.ranks) == 1:
         # These series speak for the process: with several ranks in it they cannot be told apart.
-        for name, value in _finished(series, numbers).items():
-            if getattr(pool, name) is None:
-                more[name] = value
+        own = _finished(series, numbers)
+        more.update({name: value for name, value in own.items() if getattr(pool, name) is None})
     more["anomalies"] = (*pool.anomalies, *numbers.anomalies)
     more["findings"] = (*pool.findings, *numbers.findings)
     return replace(pool, **more)
 
 
-def _own_reading(series: RankedSeries, role: Role, body: bytes) -> WorkerReading:
+def _own_reading(series: RankedSeries, role: Role) -> WorkerReading:
     """Return pools from Dynamo's own series alone: a prefill worker, or an old version's block counts."""
     pools = []
     facts: dict[str, str] = {}
