@@ -71,6 +71,7 @@ class Scenario:
         phases: Ascending by start; the first starts at 0.
         period_s: After so long it begins again; None: the last phase lasts.
         preroll_s: Virtual seconds already lived when the fleet opens its ports in this scenario.
+        fleet: Plan it needs: "default" or "two-node".
     """
 
     name: str
@@ -78,6 +79,7 @@ class Scenario:
     phases: tuple[Phase, ...]
     period_s: float | None = None
     preroll_s: float = 0.0
+    fleet: str = "default"
 
     def __post_init__(self) -> None:
         starts = [phase.start_s for phase in self.phases]
@@ -99,6 +101,8 @@ class Scenario:
 def _mix(rate_per_s: float, shares: Mapping[TrafficClass, float] = EVERYDAY, burst_factor: float = 1.5) -> TrafficMix:
     return TrafficMix(rate_per_s=rate_per_s, shares=shares, burst_factor=burst_factor)
 
+
+_QUIET: Final = TrafficMix(rate_per_s=0.0, shares=EVERYDAY)
 
 _ALL: Final = (
     Scenario(
@@ -144,6 +148,54 @@ _ALL: Final = (
             Phase(start_s=65.0, mix=_mix(12.0)),
         ),
         period_s=150.0,
+    ),
+    Scenario(
+        name="two-node",
+        summary="D-A: 45 % used, 80 sequences at the start of long answers, growing, link congested; "
+        "D-B: 68 % used, 24 sequences near their end, shrinking, link idle",
+        phases=(
+            Phase(
+                start_s=0.0,
+                mix=_QUIET,
+                cohorts=(
+                    Cohort(
+                        count=24,
+                        prompt_tokens=13_400,
+                        output_tokens=1_450,
+                        output_step_tokens=25,
+                        prefill="P-B",
+                        decode="D-B",
+                        class_name="long_context",
+                    ),
+                ),
+            ),
+            Phase(
+                start_s=28.0,
+                mix=_QUIET,
+                cohorts=(
+                    Cohort(
+                        count=80,
+                        prompt_tokens=2_600,
+                        output_tokens=2_600,
+                        output_step_tokens=10,
+                        prefill="P-A",
+                        decode="D-A",
+                    ),
+                ),
+            ),
+            Phase(
+                start_s=42.0,
+                mix=_QUIET,
+                slow={"D-A": 0.4e9},
+                cohorts=(
+                    Cohort(count=2, prompt_tokens=12_000, output_tokens=300, prefill="P-A", decode="D-A", spread_s=0.5),
+                ),
+            ),
+            Phase(start_s=70.0, mix=_QUIET),
+        ),
+        period_s=140.0,
+        preroll_s=44.0,
+        fleet="two-node",
     ),
 )
 
