@@ -1,6 +1,8 @@
 """`kvscope serve`: the dashboard over a fleet, with the collector in it."""
 
 import argparse
+import contextlib
+import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -61,7 +63,10 @@ def _serve(address: str, port: int) -> int:
     # Streamlit looks for its file where it was started; ours lies beside app.py, also in a wheel.
     with (Path(app.__file__).parent / ".streamlit" / "config.toml").open("rb") as file:
         config = dict(_flat(tomllib.load(file)))
-    app.app.run(config={**config, "server.address": address, "server.port": port, "server.headless": True})
+    # The server ends in order on SIGTERM and then raises it once more; ending when told to is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with contextlib.suppress(KeyboardInterrupt):
+        app.app.run(config={**config, "server.address": address, "server.port": port, "server.headless": True})
     return 0
 
 
