@@ -54,7 +54,8 @@ def clock_offset_s(history: PoolHistory) -> float | None:
     the offset from above, and the smaller one is taken. Without the time of the answer, the time of the figures
     serves only where it proves an offset: figures from the future, or a large, steady lag of figures that move.
     """
-    lag = np.asarray(history.at_s, dtype=np.float64) - _column(history, "reported_at_s")
+    stamps = _column(history, "reported_at_s")
+    lag = np.asarray(history.at_s, dtype=np.float64) - stamps
     lag = lag[np.isfinite(lag)]
     if not lag.size:
         return None
@@ -65,7 +66,7 @@ def clock_offset_s(history: PoolHistory) -> float | None:
         return min(least, last.received_at_s - answered)
     if least < 0:
         return least
-    if least > LARGE_OFFSET_S and np.unique(lag).size >= 3 and float(np.ptp(lag)) < least / 2:
+    if least > LARGE_OFFSET_S and np.unique(stamps[np.isfinite(stamps)]).size >= 3 and float(np.ptp(lag)) < least / 2:
         return least
     return 0.0
 

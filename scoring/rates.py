@@ -1,0 +1,339 @@
+"""
+Flows of a pool over a recent window, from counters where there are counters.
+
+A counter's difference is exact; a counter that falls means the worker restarted, and then only what it counted
+since is known (Prometheus's `increase` does the same). A gauge polled now and then gives the net change and nothing
+gross. One sample gives no flow at all: means over the worker's life stand in where they are a speed of the machine
+(prompt tokens per busy second, seconds per step), never where they are traffic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scoring.model import Figure, FloatArray, PoolHistory, PoolRates, Role, derived, estimated, measured, unknown
+
+MIN_PREFILL_BUSY_S: Final = 0.05
+"""Less busy time than this in the window is too little to take a speed from (chosen)."""
+MIN_PREFILL_TOKENS: Final = 64.0
+"""Fewer prompt tokens than this in the window likewise (one page of most engines)."""
+
+_SINGLE: Final = "a single sample: no difference to take"
+
+
+@dataclass(frozen=True, slots=True)
+class Increase:
+    """
+    What a group of counters that live and die together counted in a window.
+
+    Attributes:
+        amounts: One increase a counter, >= 0.
+        elapsed_s: Time between the first and the last sample used.
+        reset_count: Restarts seen in between; the amounts are then lower bounds.
+        sample_count: Samples used.
+    """
+
+    amounts: tuple[float, ...]
+    elapsed_s: float
+    reset_count: int
+    sample_count: int
+
+
+def increase(at_s: FloatArray, *counters: FloatArray) -> Increase | None:
+    """
+    Return what `counters` counted between the first and the last sample in which all of them are known.
+
+    A fall of any one of them is a restart of all: the amount since is then the value itself. None with fewer than
+    two such samples or no time between them.
+    """
+    known = np.isfinite(at_s)
+    for counter in counters:
+        known = known & np.isfinite(counter)
+    if int(known.sum()) < 2:
+        return None
+    times = at_s[known]
+    elapsed_s = float(times[-1] - times[0])
+    if elapsed_s <= 0:
+        return None
+    table = np.stack([counter[known] for counter in counters])
+    steps = np.diff(table, axis=1)
+    is_reset = (steps < 0).any(axis=0)
+    steps = np.where(is_reset, table[:, 1:], steps)
+    return Increase(
+        amounts=tuple(float(amount) for amount in steps.sum(axis=1)),
+        elapsed_s=elapsed_s,
+        reset_count=int(is_reset.sum()),
+        sample_count=int(times.size),
+    )
+
+
+def slope(at_s: FloatArray, values: FloatArray) -> tuple[float, float] | None:
+    """
+    Return the trend of a gauge per second (least squares) and the deviation of its change over one second.
+
+    Samples of the same instant count once. None with fewer than two samples at different instants. The deviation
+    is that of the residual steps scaled to one second, as for a random walk; 0 with two samples.
+    """
+    known = np.isfinite(at_s) & np.isfinite(values)
+    times, gauge = at_s[known], values[known]
+    if times.size:
+        keep = np.append(np.diff(times) > 0, True)
+        times, gauge = times[keep], gauge[keep]
+    if times.size < 2:
+        return None
+    centred = times - times.mean()
+    trend = float((centred * (gauge - gauge.mean())).sum() / (centred * centred).sum())
+    gaps = np.diff(times)
+    residual = (np.diff(gauge) - trend * gaps) / np.sqrt(gaps)
+    deviation = float(np.sqrt(np.mean(residual * residual))) if residual.size > 1 else 0.0
+    return trend, deviation
+
+
+def ewma(at_s: FloatArray, values: FloatArray, half_life_s: float) -> float | None:
+    """Return the exponentially weighted mean at the last known sample, weights by age; None when nothing is known."""
+    if half_life_s <= 0:
+        raise ValueError(f"half_life_s: {half_life_s} is not above 0")
+    known = np.isfinite(at_s) & np.isfinite(values)
+    if not known.any():
+        return None
+    weights = 0.5 ** ((at_s[known][-1] - at_s[known]) / half_life_s)
+    return float((weights * values[known]).sum() / weights.sum())
+
+
+class _Window:
+    """The columns of a pool between two instants, with the clock that fits the figures."""
+
+    def __init__(self, history: PoolHistory, at_s: float, window_s: float) -> None:
+        times = np.asarray(history.at_s, dtype=np.float64)
+        first = int(np.searchsorted(times, at_s - window_s, side="left"))
+        last = int(np.searchsorted(times, at_s, side="right"))
+        self._part = slice(first, last)
+        self._history = history
+        self.received_at_s = times[self._part]
+        stamps = self.column("reported_at_s")
+        # Two polls may bring the same published figures: their own time says so, ours does not.
+        is_own = stamps.size > 0 and bool(np.isfinite(stamps).all()) and bool((np.diff(stamps) >= 0).all())
+        self.figures_at_s = stamps if is_own else self.received_at_s
+
+    def column(self, name: str) -> FloatArray:
+        values = self._history.columns.get(name)
+        if values is None:
+            return np.full(self._part.stop - self._part.start, np.nan)
+        return np.asarray(values, dtype=np.float64)[self._part]
+
+    def last(self, name: str) -> float | None:
+        """Return the newest value in the window, unknown when the newest sample does not carry it."""
+        values = self.column(name)
+        return float(values[-1]) if values.size and np.isfinite(values[-1]) else None
+
+    def increase(self, *names: str) -> Increase | None:
+        return increase(self.figures_at_s, *(self.column(name) for name in names))
+
+
+def pool_rates(history: PoolHistory, at_s: float, window_s: float) -> PoolRates:
+    """
+    Return the flows of a pool over the `window_s` seconds before `at_s`.
+
+    Growth and release are gross and >= 0; growth - release = net exactly where all three are known.
+    """
+    if window_s <= 0:
+        raise ValueError(f"window_s: {window_s} is not above 0")
+    window = _Window(history, at_s, window_s)
+    role = history.last.role
+    net, deviation = _net(window)
+    growth, release = _gross(window, net, role)
+    step_time, mean_batch = _steps(window)
+    transfers = _rate(window, "transfers_total", "transfers")
+    return PoolRates(
+        growth_tokens_per_s=growth,
+        release_tokens_per_s=release,
+        net_tokens_per_s=net,
+        net_std_tokens_per_s=deviation,
+        prefill_tokens_per_s=_prefill_speed(window),
+        prefill_duty_ratio=_duty(window),
+        step_time_s=step_time,
+        mean_batch_count=mean_batch,
+        generated_tokens_per_s=_generated(window),
+        finished_per_s=_rate(window, "finished_total", "requests finished"),
+        retracted_per_s=_rate(window, "retracted_total", "requests retracted"),
+        evicted_tokens_per_s=_rate(window, "evicted_tokens_total", "tokens evicted"),
+        transfer_bytes_per_s=_rate(window, "transfer_bytes_total", "KV bytes sent"),
+        transfer_time_s=_mean(window, "transfer_latency_s_total", "transfers_total", "seconds per transfer"),
+        prefix_hit_ratio=_ratio(window),
+        mean_prompt_tokens=_mean(window, "prompt_tokens_total", "finished_total", "prompt tokens per finished request"),
+        mean_output_tokens=_mean(
+            window, "generated_tokens_total", "finished_total", "output tokens per finished request"
+        ),
+        ttft_mean_s=_mean(window, "ttft_s_total", "ttft_count_total", "seconds to the first token"),
+        itl_mean_s=_mean(window, "itl_s_total", "itl_count_total", "seconds between tokens"),
+        window_s=window_s,
+        transfers_per_s=transfers,
+        transfer_drain_s=_drain(window, transfers),
+        bootstrap_net_per_s=_queue_net(window, "queue_bootstrap_count"),
+    )
+
+
+def _note(found: Increase) -> str:
+    resets = f", {found.reset_count} restart(s): at least" if found.reset_count else ""
+    return f"over {found.elapsed_s:.1f} s, {found.sample_count} samples{resets}"
+
+
+def _rate(window: _Window, name: str, words: str) -> Figure:
+    found = window.increase(name)
+    if found is None:
+        return unknown(_missing(window, (name,)))
+    return derived(found.amounts[0] / found.elapsed_s, f"{words}, counter difference {_note(found)}")
+
+
+def _missing(window: _Window, names: Sequence[str]) -> str:
+    """Return why a difference of `names` is not known."""
+    if any(not np.isfinite(window.column(name)).any() for name in names):
+        return f"the source does not report {' and '.join(names)}"
+    return _SINGLE
+
+
+def _net(window: _Window) -> tuple[Figure, Figure]:
+    """Return the net change of what is held, and its deviation over one second."""
+    used = window.column("used_tokens")
+    found = slope(window.figures_at_s, used)
+    if found is None:
+        reason = _missing(window, ("used_tokens",))
+        return unknown(reason), unknown(reason)
+    reason = "trend of the used gauge: net only"
+    return derived(found[0], reason), estimated(found[1], "scatter of the used gauge around its trend")
+
+
+def _gross(window: _Window, net: Figure, role: Role) -> tuple[Figure, Figure]:
+    """
+    Return growth and release, from what counters say was added.
+
+    Unified: prompt tokens computed plus tokens generated. Prefill: prompt tokens computed. Decode: tokens generated
+    plus the prompts of requests that finished (in a steady state as many arrive). Prefix hits that lock cached
+    tokens are not counted by any engine, so growth is a low estimate; it is never below the net change.
+    """
+    if net.value is None:
+        return unknown(net.reason), unknown(net.reason)
+    parts = {
+        Role.PREFILL: (("prefill_uncached_tokens_total",),),
+        Role.DECODE: (("decode_generated_tokens_total", "generated_tokens_total"), ("prompt_tokens_total",)),
+    }.get(role, (("prefill_uncached_tokens_total",), ("decode_generated_tokens_total", "generated_tokens_total")))
+    total, is_any = 0.0, False
+    for names in parts:
+        founds = [found for name in names if (found := window.increase(name)) is not None]
+        if founds:
+            total += max(found.amounts[0] / found.elapsed_s for found in founds)
+            is_any = True
+    if not is_any:
+        reason = "no counter says what was added: a gauge gives the net change only"
+        return unknown(reason), unknown(reason)
+    growth = max(total, net.value, 0.0)
+    return (
+        estimated(
+            growth, "tokens computed and generated, from counters; prefix hits are not in it", low=max(net.value, 0.0)
+        ),
+        estimated(growth - net.value, "growth less net change"),
+    )
+
+
+def _prefill_speed(window: _Window) -> Figure:
+    """Return prompt tokens computed per busy second: of the window, else of the worker's life."""
+    found = window.increase("prefill_uncached_tokens_total", "prefill_busy_s_total")
+    if found is not None:
+        tokens, busy_s = found.amounts
+        if busy_s >= MIN_PREFILL_BUSY_S and tokens >= MIN_PREFILL_TOKENS:
+            return derived(tokens / busy_s, f"prompt tokens / busy seconds, {_note(found)}")
+    tokens_total, busy_total = window.last("prefill_uncached_tokens_total"), window.last("prefill_busy_s_total")
+    if tokens_total is None or busy_total is None:
+        return unknown(_missing(window, ("prefill_uncached_tokens_total", "prefill_busy_s_total")))
+    if busy_total < MIN_PREFILL_BUSY_S or tokens_total < MIN_PREFILL_TOKENS:
+        return unknown("too few prompts computed so far to take a speed from")
+    return derived(tokens_total / busy_total, "prompt tokens / busy seconds over the worker's life")
+
+
+def _duty(window: _Window) -> Figure:
+    found = window.increase("prefill_busy_s_total")
+    if found is None:
+        return unknown(_missing(window, ("prefill_busy_s_total",)))
+    return derived(min(1.0, found.amounts[0] / found.elapsed_s), f"prefill busy seconds / seconds, {_note(found)}")
+
+
+def _steps(window: _Window) -> tuple[Figure, Figure]:
+    """Return seconds per decode step and the mean batch: of the window, else of the worker's life."""
+    names = ("decode_steps_total", "decode_step_s_total", "decode_batch_sum_total")
+    found = window.increase(*names)
+    if found is not None and found.amounts[0] > 0:
+        steps, seconds, batch = found.amounts
+        note = f"decode_moments difference, {steps:.0f} steps {_note(found)}"
+        return derived(seconds / steps, note), derived(batch / steps, note)
+    steps_total, seconds_total, batch_total = (window.last(name) for name in names)
+    if steps_total is None or seconds_total is None or batch_total is None:
+        reason = _missing(window, names)
+        return unknown(reason), unknown(reason)
+    if steps_total <= 0:
+        return unknown("no decode step counted yet"), unknown("no decode step counted yet")
+    reason = f"mean over the worker's life ({steps_total:.0f} steps)"
+    return derived(seconds_total / steps_total, reason), unknown("no decode step in the window")
+
+
+def _generated(window: _Window) -> Figure:
+    found = window.increase("generated_tokens_total")
+    if found is not None:
+        return derived(found.amounts[0] / found.elapsed_s, f"output tokens, counter difference {_note(found)}")
+    counted = window.increase("decode_generated_tokens_total")
+    if counted is not None:
+        value = counted.amounts[0] / counted.elapsed_s
+        return estimated(value, f"tokens of counted decode steps, at least: {_note(counted)}", low=value)
+    return measured(window.last("generated_tokens_per_s"), "the engine's own gauge, as reported")
+
+
+def _mean(window: _Window, sum_name: str, count_name: str, words: str) -> Figure:
+    """Return sum / count of a pair of counters over the window, else over the worker's life (a trait, not a flow)."""
+    found = window.increase(sum_name, count_name)
+    if found is not None and found.amounts[1] > 0:
+        return derived(found.amounts[0] / found.amounts[1], f"{words}, {_note(found)}")
+    total, count = window.last(sum_name), window.last(count_name)
+    if total is None or count is None:
+        return unknown(_missing(window, (sum_name, count_name)))
+    if count <= 0:
+        return unknown("none counted yet")
+    is_flow = sum_name.startswith(("ttft", "itl"))
+    if is_flow and found is not None:
+        return unknown("no request in the window")
+    return estimated(total / count, f"{words}, over the worker's life")
+
+
+def _ratio(window: _Window) -> Figure:
+    found = window.increase("prefix_hit_tokens_total", "prefix_query_tokens_total")
+    if found is None:
+        return unknown(_missing(window, ("prefix_hit_tokens_total", "prefix_query_tokens_total")))
+    hits, queries = found.amounts
+    if queries <= 0:
+        return unknown("no prompt was looked up in the window")
+    return derived(min(1.0, hits / queries), f"prefix hits / looked up, in tokens, {_note(found)}")
+
+
+def _drain(window: _Window, transfers: Figure) -> Figure:
+    waiting = window.last("queue_inflight_count")
+    if waiting is None:
+        return unknown("the source does not report transfers waiting")
+    if waiting == 0:
+        return derived(0.0, "no transfer is waiting")
+    if transfers.value is None:
+        return unknown(transfers.reason)
+    if transfers.value <= 0:
+        return unknown(f"{waiting:.0f} transfers wait and none finished in the window: unbounded")
+    return estimated(waiting / transfers.value, f"{waiting:.0f} waiting / {transfers.value:.2f} finished per second")
+
+
+def _queue_net(window: _Window, name: str) -> Figure:
+    values = window.column(name)
+    known = np.isfinite(values) & np.isfinite(window.received_at_s)
+    if int(known.sum()) < 2:
+        return unknown(_missing(window, (name,)))
+    times, queue = window.received_at_s[known], values[known]
+    elapsed_s = float(times[-1] - times[0])
+    if elapsed_s <= 0:
+        return unknown(_SINGLE)
+    return derived(float(queue[-1] - queue[0]) / elapsed_s, f"last less first over {elapsed_s:.1f} s")
