@@ -7,6 +7,7 @@ user name, password or query beyond this module.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ import httpx
 
 from collectors.addresses import base_url, host_port, safe_url, split_rank
 from collectors.errors import DiscoveryError
-from collectors.settings import Settings, WorkerSettings, read_secret, worker_name
+from collectors.settings import Settings, WorkerSettings, configured_bytes_per_token, read_secret, worker_name
 from scoring.model import Role
 
 STATIC: Final = "fleet file"
@@ -216,8 +217,10 @@ def static_target(worker: WorkerSettings, settings: Settings) -> Target:
         labels["tenants"] = ",".join(worker.tenants)
     if worker.link_bandwidth_bytes_per_s is not None:
         labels["link_bandwidth_bytes_per_s"] = repr(worker.link_bandwidth_bytes_per_s)
-    if worker.bytes_per_token is not None:
-        labels["bytes_per_token"] = repr(worker.bytes_per_token)
+    with contextlib.suppress(ValueError):  # The file was right when it was loaded; since then it is only unknown.
+        bytes_per_token = configured_bytes_per_token(worker)
+        if bytes_per_token is not None:
+            labels["bytes_per_token"] = repr(bytes_per_token)
     if worker.is_draining:
         labels["draining"] = "true"
     return Target(

@@ -4,6 +4,7 @@ Settings of a fleet: `load_settings(path)` gives one frozen `Settings` or one `S
 The only module of the house that reads the environment. Read next: `model` (every key), `load` (how a file is read).
 """
 
+from collectors.settings.geometry import configured_bytes_per_token
 from collectors.settings.load import (
     FLEET_ENVIRONMENT_NAME,
     environment_names,
@@ -59,6 +60,7 @@ __all__ = [
     "ViewSettings",
     "WeightSettings",
     "WorkerSettings",
+    "configured_bytes_per_token",
     "environment_names",
     "fleet_path_from_environment",
     "hand_fleet_to_app",

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from collectors.addresses import host_port
 from collectors.errors import SettingsError
+from collectors.settings.geometry import configured_bytes_per_token
 from collectors.settings.model import Section, Settings, WorkerSettings
 from collectors.settings.places import KeyPath, key_lines, line_of, path_text
 
@@ -341,9 +342,10 @@ def _files(settings: Settings) -> Iterator[Problem]:
     if settings.tls.client_key_file is not None and settings.tls.client_cert_file is None:
         yield Problem(("tls", "client_key_file"), "is set without client_cert_file; a key alone proves nothing")
     for index, worker in enumerate(settings.workers):
-        path = worker.model_config_path
-        if path is not None and not path.is_file():
-            yield Problem(("workers", index, "model_config_path"), f"= {path}: no such file")
+        try:
+            configured_bytes_per_token(worker)
+        except ValueError as error:
+            yield Problem(("workers", index, "model_config_path"), str(error))
     if not settings.store.path.parent.is_dir():
         yield Problem(("store", "path"), f"= {settings.store.path}: the folder does not exist; make it")
     elif settings.store.path.is_dir():

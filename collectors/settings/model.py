@@ -7,12 +7,13 @@ Read next: `load` (a file -> Settings or one SettingsError with every problem).
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from collectors.settings.units import bandwidth_bytes_per_s, duration_s, size_bytes
 from scoring.model import Role
@@ -296,27 +297,47 @@ class SloClassSettings(Section):
     weights: WeightSettings = Field(default_factory=WeightSettings, description="Weights of the pair cost.")
 
 
+_CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "interactive": {"ttft_budget_s": 1.0, "output_quantile_ratio": 0.95, "weights": {"slo_risk": 2.0}},
+    "batch": {
+        "ttft_budget_s": 30.0,
+        "tpot_budget_s": 0.2,
+        "output_quantile_ratio": 0.8,
+        "weights": {"kv_pressure": 0.5},
+    },
+    "long_context": {"ttft_budget_s": 15.0, "tpot_budget_s": 0.08, "weights": {"kv_pressure": 2.0}},
+}
+
+
 class SloSettings(Section):
     """The classes of requests with their budgets and weights."""
 
     interactive: SloClassSettings = Field(
-        default_factory=lambda: SloClassSettings(
-            ttft_budget_s=1.0, tpot_budget_s=0.05, output_quantile_ratio=0.95, weights=WeightSettings(slo_risk=2.0)
-        ),
+        default_factory=lambda: SloClassSettings.model_validate(_CLASS_DEFAULTS["interactive"]),
         description="People wait for the first token.",
     )
     batch: SloClassSettings = Field(
-        default_factory=lambda: SloClassSettings(
-            ttft_budget_s=30.0, tpot_budget_s=0.2, output_quantile_ratio=0.8, weights=WeightSettings(kv_pressure=0.5)
-        ),
+        default_factory=lambda: SloClassSettings.model_validate(_CLASS_DEFAULTS["batch"]),
         description="Throughput counts, nobody waits.",
     )
     long_context: SloClassSettings = Field(
-        default_factory=lambda: SloClassSettings(
-            ttft_budget_s=15.0, tpot_budget_s=0.08, output_quantile_ratio=0.9, weights=WeightSettings(kv_pressure=2.0)
-        ),
+        default_factory=lambda: SloClassSettings.model_validate(_CLASS_DEFAULTS["long_context"]),
         description="Prompts of tens of thousands of tokens.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_the_rest(cls, given: Any) -> Any:
+        """Let a class that states some keys keep its own defaults for the others."""
+        if not isinstance(given, dict):
+            return given
+        return {name: _over(_CLASS_DEFAULTS.get(name, {}), value) for name, value in given.items()}
+
+
+def _over(defaults: Mapping[str, Any], given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return {**defaults, **{key: _over(defaults.get(key, {}), value) for key, value in given.items()}}
 
 
 class ReserveSettings(Section):

@@ -12,6 +12,7 @@ from typing import Final
 _QUANTITY: Final = re.compile(r"^\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
 DURATION_UNITS: Final = {
+    "us": 1e-6,
     "ms": 1e-3,
     "s": 1.0,
     "sec": 1.0,
@@ -61,7 +62,7 @@ def duration_s(value: object) -> float:
     if unit == "":
         return _finite(number)
     if unit not in DURATION_UNITS:
-        raise ValueError(f"has the unknown unit {unit!r}; known: ms, s, min, h, d")
+        raise ValueError(f"has the unknown unit {unit!r}; known: us, ms, s, min, h, d")
     return _finite(number * DURATION_UNITS[unit])
 
 
