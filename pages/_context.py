@@ -7,50 +7,26 @@ See docs/pages/conventions.md for how a page is made.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import streamlit as st
 
 from collectors import runtime as collector
 from collectors.errors import KvscopeError, SettingsError
+from collectors.runtime import Runtime
+from collectors.store.batch import PollOutcome
 from pages.figures import live, number
 from pages.texts import LANGUAGES, Say, speaker
-from scoring.model import FleetSnapshot, FloatArray, PoolHistory
+from scoring.model import FleetSnapshot, PoolHistory, PoolSnapshot, pool_id, signal_names
 
 REFRESH_S: Final = 2.0
 """Default tick; one process serves about 40 five-chart reruns a second (measured), so 2 s carries a room of viewers."""
 _SHARED_FIGURES: Final = 256
 
 T = TypeVar("T")
-
-
-class Watched(Protocol):
-    """What pages ask of the running collector (`collectors.runtime.Runtime`), nothing else."""
-
-    def snapshot(self, at_s: float | None = None) -> FleetSnapshot:
-        """Return the fleet judged at the newest cycle, the same object until the next one."""
-        ...
-
-    def snapshot_at(self, at_s: float) -> FleetSnapshot:
-        """Return the fleet judged from the store as of a past instant."""
-        ...
-
-    def histories(self) -> Sequence[PoolHistory]:
-        """Return the recent minutes of every pool, from memory."""
-        ...
-
-    def history(
-        self, pool_id: str, start_s: float, end_s: float, signals: Sequence[str], max_points: int
-    ) -> Mapping[str, FloatArray]:
-        """Return one pool's columns with `at_s` from the store."""
-        ...
-
-    def sources(self) -> Sequence[Any]:
-        """Return one view a worker: what was asked, answered, understood."""
-        ...
-
 
 _failure: list[Exception] = []
 _shared: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
@@ -66,11 +42,11 @@ def set_failure(error: Exception | None) -> None:
     _failure[:] = [] if error is None else [error]
 
 
-def runtime() -> Watched:
+def runtime() -> Runtime:
     """Return the running collector, or draw why there is none and stop the page."""
     if _failure:
         _draw_failure(_failure[0])
-    running: Watched | None = getattr(collector, "get_runtime", lambda: None)()
+    running = collector.get_runtime()
     if running is None:
         _draw_no_fleet()
     return running
@@ -99,6 +75,40 @@ def parse_instant_s(text: str) -> float | None:
     except ValueError:
         return None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def pool_history(pool: PoolSnapshot, start_s: float, end_s: float, max_points: int = 600) -> tuple[PoolHistory, bool]:
+    """
+    Return one pool over [start_s, end_s] and whether it comes from memory (every sample) or the store (thinned).
+
+    StoreError where the store cannot be read.
+    """
+    held = _held(pool.pool_id) if past_at_s() is None else None
+    reach_s = runtime().settings.view.history_s
+    if held is not None and len(held.at_s) and (start_s >= end_s - reach_s or start_s >= held.at_s[0]):
+        inside = (held.at_s >= start_s) & (held.at_s <= end_s)
+        columns = {name: column[inside] for name, column in held.columns.items()}
+        return replace(held, at_s=held.at_s[inside], columns=columns), True
+    series = dict(runtime().history(pool.pool_id, start_s, end_s, signal_names(), max_points))
+    at_s = series.pop("at_s")
+    return PoolHistory(last=pool.reading, at_s=at_s, columns=series, labels=pool.labels), False
+
+
+def first_sample_at_s(pool: PoolSnapshot) -> float | None:
+    """Return when the oldest sample in memory of this pool was received, None without one."""
+    held = _held(pool.pool_id)
+    return float(held.at_s[0]) if held is not None and len(held.at_s) else None
+
+
+def _held(wanted: str) -> PoolHistory | None:
+    return next(
+        (item for item in runtime().histories() if pool_id(item.last.worker_id, item.last.dp_rank) == wanted), None
+    )
+
+
+def worker_polls(worker_id: str, start_s: float, end_s: float) -> list[PollOutcome]:
+    """Return the stored polls of one worker begun in [start_s, end_s), oldest first; StoreError when unreadable."""
+    return runtime().store.worker_polls(worker_id, start_s, end_s)
 
 
 # Language.

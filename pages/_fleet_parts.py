@@ -22,7 +22,11 @@ TREND_S: Final = 300.0
 def _silent(fleet: FleetSnapshot) -> list[tuple[str, SourceState]]:
     """Return workers that have no pool in the snapshot, with their state."""
     known = {pool.worker_id for pool in fleet.pools}
-    return [(view.worker_id, view.state) for view in context.runtime().sources() if view.worker_id not in known]
+    return [
+        (view.worker_id, view.state or SourceState.NOTHING_YET)
+        for view in context.runtime().sources()
+        if view.worker_id not in known and not view.is_router
+    ]
 
 
 def states(fleet: FleetSnapshot) -> bool:
@@ -135,6 +139,7 @@ def key_figures(fleet: FleetSnapshot) -> None:
             or t("common.none"),
             t("fleet.waiting_help"),
         )
+    st.caption(t("fleet.tick", at=number.instant(fleet.at_s), age=number.age(figures.oldest_age_s(fleet.pools))))
 
 
 def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:
@@ -184,6 +189,7 @@ def table(pools: Sequence[PoolSnapshot]) -> None:
         rows,
         hide_index=True,
         key="fleet.table",
+        height=min(len(pools), 24) * 35 + 38,
         on_select="rerun",
         selection_mode="single-row",
         placeholder="–",
@@ -195,7 +201,11 @@ def table(pools: Sequence[PoolSnapshot]) -> None:
                 t("fleet.col_committed"), format="percent", min_value=0.0, max_value=1.0
             ),
             "trend": config.LineChartColumn(
-                t("fleet.col_trend", minutes=f"{TREND_S / 60:.0f}"), y_min=0.0, y_max=1.0, width="medium"
+                t("fleet.col_trend", minutes=f"{TREND_S / 60:.0f}"),
+                help=t("fleet.col_trend_help"),
+                y_min=0.0,
+                y_max=1.0,
+                width="medium",
             ),
             "age": config.NumberColumn(t("fleet.col_age"), format="%.1f"),
             "step": config.NumberColumn(t("fleet.col_step"), format="%.1f"),

@@ -50,7 +50,7 @@ SECURITY_HEADERS = (
 
 
 def _running() -> Any:
-    return getattr(collector, "get_runtime", lambda: None)()
+    return collector.get_runtime()
 
 
 def _refused(text: str, status: int) -> Response:

@@ -2,7 +2,8 @@
 Pieces several pages lay out: a key figure, findings, a table of pools.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -17,7 +18,9 @@ _RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 def key_figure(title: str, value: str, detail: str, help_: str) -> None:
     """Draw one number with a line beneath that is no change of it."""
-    st.metric(title, value, detail, delta_color="off", delta_arrow="off", help=help_, border=True)
+    with st.container(border=True, gap=None, height="stretch"):
+        st.metric(title, value, help=help_)
+        st.caption(detail)
 
 
 def findings(found: Sequence[tuple[str, Finding]], most: int = 4) -> None:
@@ -43,3 +46,21 @@ def findings(found: Sequence[tuple[str, Finding]], most: int = 4) -> None:
             with st.expander(t("fleet.findings_more", count=len(lines) - most)):
                 for line in lines[most:]:
                     st.markdown(line)
+
+
+def text_table(
+    columns: Mapping[str, Sequence[Any]], page: str, *, wide: Sequence[str] = (), most_rows: int | None = None
+) -> None:
+    """Draw columns as a table headed by `<page>.col_<name>`; cells are text, never markup."""
+    t = context.say()
+    size = len(next(iter(columns.values()), ()))
+    st.dataframe(
+        dict(columns),
+        hide_index=True,
+        placeholder="–",
+        height=min(size, most_rows or size) * 35 + 38,
+        column_config={
+            name: st.column_config.Column(t(f"{page}.col_{name}"), width="large" if name in wide else None)
+            for name in columns
+        },
+    )

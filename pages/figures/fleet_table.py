@@ -7,47 +7,52 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pages.figures.fleet import committed_ratio
 from pages.figures.terms import STATES
 from pages.texts import Say
 from scoring.capacity import compose_history
-from scoring.model import PoolHistory, PoolSnapshot, pool_id
+from scoring.model import FloatArray, PoolHistory, PoolSnapshot, pool_id
 from scoring.units import GIB_BYTES, MILLISECONDS_PER_S, tokens_to_blocks_down, tokens_to_bytes
 
 TREND_POINTS: Final = 40
 """Chosen: a cell is about 120 pixels wide."""
 
 
-def trends(histories: Sequence[PoolHistory], end_s: float, window_s: float) -> dict[str, list[float | None]]:
+def trends(histories: Sequence[PoolHistory], end_s: float, window_s: float) -> dict[str, list[float]]:
     """
-    Return committed / usable over the last `window_s` seconds by pool, TREND_POINTS values, None where unknown.
+    Return committed / usable by pool since the last gap within the last `window_s` seconds, at most TREND_POINTS.
 
-    Points are the newest sample of each slot, so that a gap in the samples is a gap in the line.
+    A table's line cannot show a gap, so the line starts anew after one; it never bridges what was not seen.
     """
-    slot_s = window_s / TREND_POINTS
     lines = {}
     for history in histories:
-        slots = np.floor((history.at_s - (end_s - window_s)) / slot_s).astype(np.int64)
-        inside = (slots >= 0) & (slots <= TREND_POINTS)
-        slots = np.minimum(slots, TREND_POINTS - 1)
-        # The last sample of each slot: where the next sample is in another one.
-        is_last = inside & np.append(slots[1:] != slots[:-1], True)
-        picked = np.flatnonzero(is_last)
-        line: list[float | None] = [None] * TREND_POINTS
-        if len(picked):
-            thin = replace(
-                history,
-                at_s=history.at_s[picked],
-                columns={name: column[picked] for name, column in history.columns.items()},
-            )
-            words = compose_history(thin)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = words["committed_tokens"] / words["usable_tokens"]
-            for slot, value in zip(slots[picked].tolist(), ratio.tolist(), strict=True):
-                line[slot] = value if np.isfinite(value) else None
-        lines[pool_id(history.last.worker_id, history.last.dp_rank)] = line
+        picked = _since_gap(history.at_s, end_s - window_s)
+        thin = replace(
+            history,
+            at_s=history.at_s[picked],
+            columns={name: column[picked] for name, column in history.columns.items()},
+        )
+        words = compose_history(thin)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = words["committed_tokens"] / words["usable_tokens"]
+        unknown = np.flatnonzero(~np.isfinite(ratio))
+        known = ratio[unknown[-1] + 1 :] if len(unknown) else ratio
+        lines[pool_id(history.last.worker_id, history.last.dp_rank)] = known.round(4).tolist()
     return lines
+
+
+def _since_gap(at_s: FloatArray, start_s: float) -> NDArray[np.int64]:
+    """Return indices of evenly thinned samples after `start_s` and after the last gap, the newest one included."""
+    places = np.flatnonzero(at_s >= start_s)
+    if len(places) > 2:
+        steps = np.diff(at_s[places])
+        gaps = np.flatnonzero(steps > max(5.0, 4.0 * float(np.median(steps))))
+        if len(gaps):
+            places = places[gaps[-1] + 1 :]
+    stride = -(-len(places) // TREND_POINTS) or 1
+    return places[::-1][::stride][::-1]
 
 
 def _blocks(pool: PoolSnapshot) -> float | None:
@@ -68,7 +73,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * MILLISECONDS_PER_S
 
 
-def table(pools: Sequence[PoolSnapshot], lines: Mapping[str, Sequence[float | None]], t: Say) -> dict[str, list[Any]]:
+def table(pools: Sequence[PoolSnapshot], lines: Mapping[str, Sequence[float]], t: Say) -> dict[str, list[Any]]:
     """Return columns of equal length, by the key of their heading; None is unknown."""
     return {
         "pool": [pool.pool_id for pool in pools],

@@ -173,3 +173,9 @@ def nice_binary_step(longest_bytes: float) -> float:
     if not longest_bytes > 0:
         return 1.0
     return float(2.0 ** max(0, math.ceil(math.log2(longest_bytes / 5.0))))
+
+
+def code(text: object, longest: int = 80) -> str:
+    """Return `text` safe between backticks: the one sign that ends them is replaced."""
+    cleaned = "".join(sign if sign.isprintable() else " " for sign in str(text)).replace("`", "ˋ")
+    return cleaned if len(cleaned) <= longest else cleaned[: longest - 1] + "…"

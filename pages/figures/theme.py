@@ -54,7 +54,7 @@ def layout(*, height: int, title: str = "", uirevision: str = "keep", **more: An
         uirevision: While it stays the same, the viewer's zoom, legend and selection stay too.
         more: Further layout keys; mappings are merged one level deep.
     """
-    axis = {
+    axis: dict[str, Any] = {
         "gridcolor": "@grid",
         "zerolinecolor": "@grid",
         "linecolor": "@outline",
@@ -95,5 +95,8 @@ def layout(*, height: int, title: str = "", uirevision: str = "keep", **more: An
         frame["title"] = {"text": title, "x": 0, "xanchor": "left", "font": {"size": 14, "color": "@ink"}}
     for key, value in more.items():
         base = axis if key.startswith(("xaxis", "yaxis")) else frame.get(key)
-        frame[key] = {**base, **value} if isinstance(base, Mapping) and isinstance(value, Mapping) else value
+        merged = {**base, **value} if isinstance(base, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(merged, dict) and isinstance(merged.get("title"), Mapping) and base is axis:
+            merged["title"] = {**axis["title"], **merged["title"]}
+        frame[key] = merged
     return frame

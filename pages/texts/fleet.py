@@ -117,6 +117,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "col_age": ("Age, s", "数据龄（秒）"),
     "col_committed": ("Committed", "已承诺"),
     "col_trend": ("Committed, last {minutes} min", "已承诺，最近 {minutes} 分钟"),
+    "col_trend_help": (
+        "Since the last gap in the data; a line never bridges what was not seen.",
+        "自最近一次数据缺口以来；曲线不会跨越未观测的时段。",
+    ),
     "col_available": ("Available, tokens", "可供（tokens）"),
     "col_free_blocks": ("Free, blocks", "空闲（块）"),
     "col_running": ("Running", "运行中"),

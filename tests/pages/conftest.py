@@ -205,6 +205,8 @@ class FakeRuntime:
     def __init__(self, fleet: FleetSnapshot) -> None:
         self.fleet = fleet
         self.source_views: tuple[Any, ...] = ()
+        self.settings = SimpleNamespace(view=SimpleNamespace(history_s=900.0))
+        self.store = SimpleNamespace(worker_polls=lambda worker_id, start_s, end_s: [])
 
     def tick(self, seconds: float = 2.0) -> None:
         """Move on."""
