@@ -1,9 +1,33 @@
-"""The Sources page."""
+"""The Sources page: can this number be trusted? Per worker what was asked, answered, understood, since when."""
 
 import streamlit as st
 
 from pages import _context as context
+from pages import _sources_parts as parts
 
 t = context.say()
-st.title(t("common.nav_sources"))
-context.runtime()
+running = context.runtime()
+st.title(t("sources.title"))
+st.caption(t("sources.lead"))
+
+names = [view.worker_id for view in running.sources()]
+if not names:
+    st.info(t("common.no_workers"))
+    st.stop()
+wanted = st.query_params.get("source", names[0])
+chosen = st.selectbox(
+    t("sources.choose"), names if wanted in names else [wanted, *names], key="source", bind="query-params", width=320
+)
+
+
+def body() -> None:
+    """Draw what follows the tick."""
+    fleet = context.snapshot()
+    parts.health()
+    parts.one(chosen, fleet)
+    parts.overview()
+    parts.routers(fleet)
+    parts.lists()
+
+
+context.live_part(body)
