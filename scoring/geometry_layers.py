@@ -75,7 +75,7 @@ def layer_groups(config: Config, dtype: KvDtype, tp: int) -> tuple[str, tuple[La
             if kind == "hybrid":
                 made.append(_mamba(config, tp))
     if not made:
-        raise GeometryError("num_hidden_layers", "no layer of this configuration keeps anything")
+        raise GeometryError("num_hidden_layers", "none of the `num_hidden_layers` layers keeps anything")
     groups = _merged(made)
     if config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", least=0, most=MOST_LAYERS):
         notes.append(
