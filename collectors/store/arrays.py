@@ -11,15 +11,18 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.store.times import to_us
+from collectors.store.times import US_PER_S
 from scoring.model import FloatArray
 
 Columns = Mapping[str, NDArray[Any]]
 
 
 def times(at_s: Sequence[float]) -> NDArray[np.datetime64]:
-    """Return naive UTC timestamps for epoch seconds."""
-    return np.array([to_us(value) for value in at_s], dtype=np.int64).view("datetime64[us]")
+    """Return naive UTC timestamps for epoch seconds; ValueError when one is not finite."""
+    seconds = np.array(at_s, dtype=np.float64)
+    if not np.isfinite(seconds).all():
+        raise ValueError("time: not every time given is an instant")
+    return np.round(seconds * US_PER_S).astype(np.int64).view("datetime64[us]")
 
 
 def texts(values: Sequence[Any]) -> NDArray[np.object_]:

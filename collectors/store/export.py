@@ -156,16 +156,16 @@ class Exports:
         """
         target = Path(path).expanduser()
         if not target.parent.is_dir():
-            raise StoreError(f"export: there is no folder {target.parent}; make it or name another")
+            raise StoreError(f"there is no folder {target.parent}; make it or name another")
         if target.is_dir():
-            raise StoreError(f"export: {target} is a folder; name a file in it, for example {request.file_name}")
+            raise StoreError(f"{target} is a folder; name a file in it, for example {request.file_name}")
         # Beside the target, so that taking its place is one step and no reader meets half a file.
         draft = target.with_name(f".{target.name}.part")
         try:
             count = self._copy(request, draft)
             draft.replace(target)
         except OSError as error:
-            raise StoreError(f"export: cannot write {target}: {error.strerror}") from error
+            raise StoreError(f"cannot write {target}: {error.strerror}") from error
         finally:
             draft.unlink(missing_ok=True)
         return count

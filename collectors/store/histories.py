@@ -3,7 +3,8 @@ Histories: the recent past of every pool as `scoring.snapshot` wants it, for thi
 
 Which pools belong to the fleet at an instant is what was polled around the last cycle before it. A pool whose worker
 has stopped answering keeps its last reading, however old within `LOOKBACK_S`, and says since when; a worker that
-never answered has a history without samples, so that it is drawn as down and not forgotten.
+never answered has a history without samples, so that it is drawn as down and not forgotten. Histograms are those stored
+last (`buckets`), findings those not over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 
+from collectors.store.buckets import KEEP_S, from_list
 from collectors.store.columns import GAUGES, TEXT_COLUMNS, TIERS, Tier
 from collectors.store.reads import Reads, fetched, filled, runs_of_pools
 from collectors.store.rollups import TierState, tier_states
@@ -33,7 +35,7 @@ LOOKBACK_S: Final = 6 * 3600.0
 """Chosen: a worker down for longer than a shift is known from its polls alone, without its last figures."""
 
 _SIGNALS: Final = signal_names()
-_TEXT_END: Final = 11
+_TEXT_END: Final = 9
 """Where the signals begin in a row of `_last_rows`."""
 _NO_SAMPLES: Final = np.empty(0)
 
@@ -101,8 +103,8 @@ def _samples(cursor: duckdb.DuckDBPyConnection, tier: Tier, begin_us: int, at_us
 def _last_rows(
     cursor: duckdb.DuckDBPyConnection, tier: Tier, begin_us: int, at_us: int, worker_ids: Sequence[str] | None = None
 ) -> list[tuple[Any, ...]]:
-    """Return per pool the newest row: identity, time, texts, buckets, anomalies, then signals when `worker_ids`."""
-    side = "null, null, null, null" if tier.step_s else "expected_rank_count, ttft_buckets, itl_buckets, anomalies"
+    """Return per pool the newest row: identity, time, texts, rank count, anomalies, then signals when `worker_ids`."""
+    side = "null, null" if tier.step_s else "expected_rank_count, anomalies"
     signals = "" if worker_ids is None else f", {', '.join(_signal_expressions(tier))}"
     chosen = "" if worker_ids is None else " and list_contains(?::varchar[], worker_id)"
     # The newest row's key first, its wide columns after: a window over all columns would sort them all.
@@ -114,8 +116,26 @@ def _last_rows(
     ).fetchall()
 
 
-def _bucket_pairs(flat: Sequence[float] | None) -> tuple[tuple[float, float], ...] | None:
-    return None if flat is None else tuple(zip(flat[::2], flat[1::2], strict=True))
+def _last_buckets(
+    cursor: duckdb.DuckDBPyConnection, at_us: int, silent: Sequence[str]
+) -> dict[tuple[str, int], tuple[Any, Any]]:
+    """Return the newest stored (ttft, itl) histogram of each pool, as lists; for `silent` workers further back."""
+    rows = cursor.execute(
+        "select worker_id, dp_rank, arg_max(ttft_buckets, ts), arg_max(itl_buckets, ts) from readings "
+        "where ts > make_timestamp(?) and ts <= make_timestamp(?) and ttft_buckets is not null "
+        "and (ts > make_timestamp(?) or list_contains(?::varchar[], worker_id)) group by worker_id, dp_rank",
+        [at_us - to_us(LOOKBACK_S if silent else 2 * KEEP_S), at_us, at_us - to_us(2 * KEEP_S), list(silent)],
+    ).fetchall()
+    return {(row[0], row[1]): (row[2], row[3]) for row in rows}
+
+
+def _routers(cursor: duckdb.DuckDBPyConnection, at_us: int) -> set[str]:
+    """Return the workers that spoke as routers: they have no pool of their own."""
+    rows = cursor.execute(
+        "select distinct worker_id from router_workers where ts > make_timestamp(?) and ts <= make_timestamp(?)",
+        [at_us - to_us(LOOKBACK_S), at_us],
+    ).fetchall()
+    return {row[0] for row in rows}
 
 
 def _findings(cursor: duckdb.DuckDBPyConnection, at_us: int) -> dict[str, list[Finding]]:
@@ -134,8 +154,18 @@ def _findings(cursor: duckdb.DuckDBPyConnection, at_us: int) -> dict[str, list[F
     return found
 
 
-def _reading(row: tuple[Any, ...], at_us: int, signals: Mapping[str, Any], findings: Sequence[Finding]) -> PoolReading:
-    worker_id, dp_rank, received_us, role, engine, version, model, expected, ttft, itl, anomalies = row[:_TEXT_END]
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a reading had beside its row."""
+
+    findings: Mapping[str, Sequence[Finding]]
+    buckets: Mapping[tuple[str, int], tuple[Any, Any]]
+
+
+def _reading(row: tuple[Any, ...], at_us: int, signals: Mapping[str, Any], beside: _Beside) -> PoolReading:
+    worker_id, dp_rank, received_us, role, engine, version, model, expected, anomalies = row[:_TEXT_END]
+    ttft, itl = beside.buckets.get((worker_id, dp_rank), (None, None))
+    findings = beside.findings.get(worker_id, ())
     return PoolReading(
         worker_id=worker_id,
         dp_rank=dp_rank,
@@ -144,8 +174,8 @@ def _reading(row: tuple[Any, ...], at_us: int, signals: Mapping[str, Any], findi
         engine=engine,
         version=version,
         model=model,
-        ttft_buckets=_bucket_pairs(ttft),
-        itl_buckets=_bucket_pairs(itl),
+        ttft_buckets=from_list(ttft),
+        itl_buckets=from_list(itl),
         anomalies=tuple(anomalies or ()),
         expected_rank_count=expected,
         findings=tuple(finding for finding in findings if finding.dp_rank in (None, dp_rank)),
@@ -170,11 +200,14 @@ class Histories(Reads):
             window_us = max(to_us(window_s), 3 * tier.step_s * US_PER_S)
             begin_us = floor_us(at_us - window_us, tier.step_s) if tier.step_s else at_us - window_us
             polls = _last_polls(cursor, at_us, to_us(window_s))
-            findings = _findings(cursor, at_us)
             columns = _samples(cursor, tier, begin_us, at_us)
             last_rows = {(row[0], row[1]): row for row in _last_rows(cursor, tier, begin_us, at_us)}
             silent = sorted(set(polls) - {worker_id for worker_id, _ in last_rows})
             old_rows = _last_rows(cursor, tier, at_us - to_us(LOOKBACK_S), begin_us, silent) if silent else []
+            beside = _Beside(_findings(cursor, at_us), {} if tier.step_s else _last_buckets(cursor, at_us, silent))
+            # A worker without any reading is drawn as such, unless it is a router, which has none to give.
+            bare = [name for name in silent if polls[name].state is not SourceState.FRESH]
+            bare = sorted(set(bare) - {row[0] for row in old_rows} - (_routers(cursor, at_us) if bare else set()))
         workers = self.workers(at_s)
         found: list[PoolHistory] = []
 
@@ -200,16 +233,12 @@ class Histories(Reads):
                 continue  # Left the fleet before the last cycle.
             values = {name: column[span] for name, column in signals.items()}
             newest = {name: _known(column[-1]) for name, column in values.items()}
-            add(
-                _reading(last_rows[worker_id, dp_rank], at_us, newest, findings.get(worker_id, ())),
-                times_s[span],
-                values,
-            )
+            add(_reading(last_rows[worker_id, dp_rank], at_us, newest, beside), times_s[span], values)
         for row in old_rows:
             known = dict(zip(_SIGNALS, row[_TEXT_END:], strict=True))
             values = {name: np.array([np.nan if value is None else value]) for name, value in known.items()}
-            add(_reading(row, at_us, known, findings.get(row[0], ())), np.array([row[2] / US_PER_S]), values)
-        for worker_id in sorted(set(silent) - {row[0] for row in old_rows}):
+            add(_reading(row, at_us, known, beside), np.array([row[2] / US_PER_S]), values)
+        for worker_id in bare:
             add(PoolReading(worker_id=worker_id), _NO_SAMPLES, dict.fromkeys(_SIGNALS, _NO_SAMPLES))
         return sorted(found, key=lambda history: (history.last.worker_id, history.last.dp_rank))
 

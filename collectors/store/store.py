@@ -40,6 +40,7 @@ class Store(Writes, Records, Histories, Exports):
         self._database = database
         self._retention = retention
         self._stored_findings = {}
+        self._stored_buckets = {}
         self._known_workers: dict[str, WorkerRecord] = {}
         self._rolled_up_at_s: float | None = None
         self._forgot_at_s: float | None = None

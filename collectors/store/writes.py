@@ -5,7 +5,7 @@ Unknown is NULL in the tables, because a single NaN would make every sum and qua
 `arrays` (how columns go in), `records` (what else is kept).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from collectors.store.arrays import Columns, insert, json_text, numbers, texts, times
 from collectors.store.batch import CycleBatch, WorkerRecord
+from collectors.store.buckets import PoolKey, StoredBuckets, as_list, due_buckets
 from collectors.store.connection import Database
 from collectors.store.rollups import rewind_tiers
 from collectors.store.times import to_us
@@ -36,11 +37,7 @@ def signal_matrix(readings: Sequence[PoolReading]) -> FloatArray:
     return columns
 
 
-def _buckets(value: tuple[tuple[float, float], ...] | None) -> list[float] | None:
-    return None if value is None else [number for pair in value for number in pair]
-
-
-def _reading_columns(batch: CycleBatch) -> Columns:
+def _reading_columns(batch: CycleBatch, buckets: Mapping[int, StoredBuckets]) -> Columns:
     readings = batch.readings
     columns: dict[str, NDArray[Any]] = {
         "ts": times([reading.received_at_s for reading in readings]),
@@ -55,12 +52,13 @@ def _reading_columns(batch: CycleBatch) -> Columns:
     # Columns that nobody fills are left out: NULL by default, and an insert costs by the column.
     for name, values in (
         ("expected_rank_count", [reading.expected_rank_count for reading in readings]),
-        ("ttft_buckets", [_buckets(reading.ttft_buckets) for reading in readings]),
-        ("itl_buckets", [_buckets(reading.itl_buckets) for reading in readings]),
         ("anomalies", [list(reading.anomalies) or None for reading in readings]),
     ):
         if any(value is not None for value in values):
             columns[name] = texts(values)
+    if buckets:
+        for name, of in (("ttft_buckets", attrgetter("ttft")), ("itl_buckets", attrgetter("itl"))):
+            columns[name] = texts([as_list(of(buckets[i])) if i in buckets else None for i in range(len(readings))])
     rows = zip(_SIGNALS, signal_matrix(readings), strict=True)
     return columns | {name: row for name, row in rows if not np.isnan(row).all()}
 
@@ -88,12 +86,14 @@ class Writes:
 
     _database: Database
     _stored_findings: dict[_FindingKey, tuple[float, Finding]]
+    _stored_buckets: dict[PoolKey, StoredBuckets]
     _known_workers: dict[str, WorkerRecord]
 
     def _store_cycle(self, batch: CycleBatch) -> None:
         """Store one cycle in one transaction; see `Store.append_cycle`."""
         begun, over = self._changed_findings(batch)
         findings = [*((*item, False) for item in begun), *((*item, True) for item in over)]
+        buckets = due_buckets(batch.readings, self._stored_buckets, batch.cycle_at_s)
         router_workers = batch.router_workers
         workers = [record for record in batch.workers if self._known_workers.get(record.worker_id) != record]
         tables: dict[str, Columns] = {
@@ -111,7 +111,7 @@ class Writes:
         if batch.polls:
             tables["polls"] = _poll_columns(batch)
         if batch.readings:
-            tables["readings"] = _reading_columns(batch)
+            tables["readings"] = _reading_columns(batch, buckets)
         if findings:
             tables["findings"] = {
                 "ts": times([batch.cycle_at_s] * len(findings)),
@@ -144,6 +144,8 @@ class Writes:
             if earliest_us is not None:
                 rewind_tiers(cursor, earliest_us)
         self._known_workers.update({record.worker_id: record for record in workers})
+        for i, stored in buckets.items():
+            self._stored_buckets[batch.readings[i].worker_id, batch.readings[i].dp_rank] = stored
         for worker_id, finding in begun:
             self._stored_findings[_finding_key(worker_id, finding)] = (batch.cycle_at_s, finding)
         for worker_id, finding in over:
