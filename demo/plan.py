@@ -37,6 +37,7 @@ TWO_NODE_CARD: Final = "NVIDIA H200"
 """The two-node case needs room for a 64k prompt; the published fit is the H100's, whose compute the H200 shares."""
 CHUNK_TOKENS: Final = 8192
 MODES: Final = {Role.PREFILL: "prefill", Role.DECODE: "decode", Role.UNIFIED: "null"}
+RACK_COUNT: Final = 3
 MAX_WORKERS: Final = 2000
 
 
@@ -113,6 +114,8 @@ def _worker(build: _Build, number: int) -> WorkerPlan:
         ranks=ranks,
         reserved_decode_tokens=RESERVE_TOKENS,
         chunked_prefill_tokens=CHUNK_TOKENS,
+        bandwidth_bytes_per_s=build.bandwidth_bytes_per_s,
+        rack=f"rack-{number % RACK_COUNT + 1}",
         bootstrap_port=8998 + number,
     )
 

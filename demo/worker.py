@@ -31,6 +31,8 @@ class WorkerPlan:
         mode: "prefill", "decode" or "null" (unified), the engine's words.
         accelerator: Device name.
         accelerators_per_rank: GPUs behind one rank.
+        bandwidth_bytes_per_s: Line rate of its network end.
+        rack: Where it stands.
         bootstrap_port: Prefill's rendezvous port as it would announce it; nobody listens there.
     """
 
@@ -43,6 +45,8 @@ class WorkerPlan:
     ranks: tuple[RankFacts, ...]
     reserved_decode_tokens: int
     chunked_prefill_tokens: int
+    bandwidth_bytes_per_s: float
+    rack: str
     bootstrap_port: int = 8998
 
 
