@@ -135,9 +135,11 @@ def _facts(series: RankedSeries, duplicate_count: int) -> dict[str, str]:
             text = series.label(rank, "cache_config_info", label)
             if text is not None and text != "None":
                 facts[label] = text
-    missing = [name for name in ("cache_config_info",) if not any(n == name for n, _ in series.samples)]
-    if missing:
-        facts["not exported"] = ", ".join(missing)
+    if not any(name == "cache_config_info" for name, _ in series.samples):
+        facts["not exported"] = "cache_config_info: capacity is unknown"
+    elif "num_gpu_blocks" not in facts:
+        # A store that keeps at most 30 labels a series cuts this one: it has more.
+        facts["not exported"] = "num_gpu_blocks (not yet known, or cut from cache_config_info): capacity is unknown"
     if duplicate_count:
         facts["repeated series"] = str(duplicate_count)
     return facts
