@@ -1,0 +1,436 @@
+"""
+`kvscope check`: one look at one worker (or a saved answer): what it reports, what is measured, derived, estimated
+or unknown, and what is wrong with it.
+
+Asks exactly as the collector asks and judges exactly as the pages are judged. Exit status: 0 understood, 1 reached
+but not understood, 2 not reached, 3 wrong use.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+
+from collectors.addresses import base_url, safe_url
+from collectors.discovery import Target
+from collectors.engines import ENGINES, identify
+from collectors.engines.contract import Answer, NotUnderstood
+from collectors.exchange import REACHED_KINDS
+from collectors.settings import read_secret
+from collectors.transport import FleetTransport
+from collectors.worker_poll import PollLimits, SourceDetail, WorkerPoll
+from scoring.capacity import WORDS
+from scoring.model import (
+    Figure,
+    Finding,
+    FleetSnapshot,
+    PoolHistory,
+    PoolReading,
+    PoolSnapshot,
+    RouterWorker,
+    Severity,
+    SourceState,
+    derived,
+    measured,
+    signal_names,
+    unknown,
+)
+from scoring.snapshot import JudgeSettings, judge_fleet
+
+HELP = "one look at a worker: what it reports, how each figure is known, what is wrong"
+EXIT_UNDERSTOOD, EXIT_NOT_UNDERSTOOD, EXIT_NOT_REACHED, EXIT_WRONG_USE = 0, 1, 2, 3
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+INTERVAL_S: Final = 1.0
+_COUNTS: Final = (
+    "running_count",
+    "waiting_count",
+    "max_running_count",
+    "queue_main_count",
+    "queue_bootstrap_count",
+    "queue_inflight_count",
+    "queue_prealloc_count",
+    "queue_transfer_count",
+    "queue_retracted_count",
+    "prealloc_ready_count",
+    "waiting_uncached_tokens",
+    "block_size_tokens",
+    "bytes_per_token",
+)
+_RATES: Final = (
+    "growth_tokens_per_s",
+    "release_tokens_per_s",
+    "net_tokens_per_s",
+    "step_time_s",
+    "mean_batch_count",
+    "prefill_tokens_per_s",
+    "prefill_duty_ratio",
+    "generated_tokens_per_s",
+    "prefix_hit_ratio",
+    "transfer_bytes_per_s",
+    "transfer_drain_s",
+    "retracted_per_s",
+    "ttft_mean_s",
+    "itl_mean_s",
+)
+# Figures of other pools and of the engine's own words, shown as read off where they exist.
+_AS_READ: Final = (
+    *(name for name in signal_names() if name.startswith(("window_", "state_", "offload_"))),
+    "reported_usage_ratio",
+    "reported_hit_ratio",
+    "transfer_reported_bytes_per_s",
+)
+
+
+@dataclass(slots=True)
+class Checked:
+    """
+    Everything one check found out.
+
+    Attributes:
+        state: Of the worker: its pools' worst, or why there are none.
+        asked: One line a question: path, status or failure, size.
+    """
+
+    source: str
+    engine: str = ""
+    version: str | None = None
+    state: SourceState = SourceState.DOWN
+    detail: str = ""
+    findings: tuple[Finding, ...] = ()
+    pools: tuple[PoolSnapshot, ...] = ()
+    router_workers: tuple[RouterWorker, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    expected_rank_count: int | None = None
+    rejected_count: int = 0
+    ignored_count: int = 0
+    exit_status: int = EXIT_NOT_REACHED
+
+
+class WrongUseError(Exception):
+    """The command cannot be carried out as given."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `kvscope check`."""
+    parser.add_argument("url", nargs="?", help="base address of a worker or router, for example http://10.0.0.5:30000")
+    parser.add_argument(
+        "--file", action="append", metavar="PATH", help="a saved answer (JSON or Prometheus text); may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--token-env", metavar="NAME", help="environment variable that holds the bearer token")
+    parser.add_argument("--timeout-s", type=float, default=5.0, metavar="S", help="time for all answers (default 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, metavar="S", help="keep asking once a second for S seconds: adds rates"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and print; the exit status says how far it came."""
+    try:
+        checked = _check(args)
+    except WrongUseError as error:
+        print(f"kvscope check: {error}", file=sys.stderr)
+        return EXIT_WRONG_USE
+    if args.json:
+        print(json.dumps(as_json(checked), indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print(as_text(checked))
+    return checked.exit_status
+
+
+def _check(args: argparse.Namespace) -> Checked:
+    if (args.url is None) == (not args.file):
+        raise WrongUseError("give the address of a worker, or --file with a saved answer (one of the two)")
+    if args.file:
+        return check_files([Path(name) for name in args.file])
+    if not 0 < args.timeout_s <= 600 or not 0 <= args.seconds <= 3600:
+        raise WrongUseError("--timeout-s must be above 0 and at most 600, --seconds at most 3600")
+    try:
+        url = base_url(args.url if "://" in args.url else f"http://{args.url}")
+    except ValueError as error:
+        raise WrongUseError(f"{error}; expected http://host:port") from error
+    if args.token_env and not read_secret(args.token_env):
+        raise WrongUseError(f"the environment variable {args.token_env} is not set or empty")
+    return asyncio.run(check_url(url, token_env=args.token_env, timeout_s=args.timeout_s, seconds=args.seconds))
+
+
+async def check_url(
+    url: str,
+    *,
+    token_env: str | None = None,
+    timeout_s: float = 5.0,
+    seconds: float = 0.0,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Checked:
+    """Poll the worker at `url` once, then once a second for `seconds`, and judge what came. `url`: see `base_url`."""
+    for path in sorted({question.path for dialect in ENGINES.values() for question in dialect.questions}, key=len):
+        if path != "/" and url.endswith(path):
+            url = url.removesuffix(path)
+            break
+    way = transport if transport is not None else FleetTransport()
+    limits = PollLimits(
+        timeout_s=timeout_s,
+        connect_timeout_s=timeout_s,
+        metrics_interval_s=INTERVAL_S,
+        max_body_bytes=MAX_BODY_BYTES,
+        down_after_failures=1,
+    )
+    worker = WorkerPoll(
+        Target(worker_id=safe_url(url), url=url, token_env=token_env),
+        transport=way,
+        limits=limits,
+        token=read_secret(token_env) if token_env else None,
+        engines=ENGINES,
+        identify_engine=identify,
+        clock=time.time,
+    )
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + seconds
+    samples: dict[int, list[PoolReading]] = {}
+    detail: SourceDetail | None = None
+    try:
+        while True:
+            began = loop.time()
+            result = await worker.poll()
+            detail = result.detail or detail
+            for reading in result.readings:
+                samples.setdefault(reading.dp_rank, []).append(reading)
+            if began + INTERVAL_S > ends_at:
+                break
+            await asyncio.sleep(max(0.0, began + INTERVAL_S - loop.time()))
+    finally:
+        await way.aclose()
+    poll = result.poll
+    checked = Checked(source=safe_url(url), rejected_count=poll.rejected_count, ignored_count=poll.ignored_count)
+    if detail is not None:
+        checked.engine, checked.version, checked.facts = detail.engine, detail.version, detail.facts
+        checked.expected_rank_count, checked.findings = detail.expected_rank_count, detail.findings
+        checked.asked = [
+            f"{asked.path} {asked.status if asked.status is not None else asked.error_kind or 'not asked'}"
+            + (f" ({asked.byte_count:,} bytes)" if asked.byte_count else "")
+            for asked in detail.questions
+        ]
+    checked.router_workers = result.router_workers
+    if poll.error_kind is not None:
+        checked.state, checked.detail = poll.state, poll.detail
+        checked.findings = (
+            Finding(code=poll.error_kind, text=poll.detail or poll.error_kind, severity=Severity.ERROR),
+        )
+        checked.exit_status = (
+            EXIT_NOT_UNDERSTOOD
+            if poll.error_kind in REACHED_KINDS or poll.state is SourceState.UNAUTHORISED
+            else EXIT_NOT_REACHED
+        )
+        return checked
+    checked.exit_status = EXIT_UNDERSTOOD
+    return _judged(checked, [history_of(readings) for readings in samples.values()], time.time(), poll.state)
+
+
+def check_files(paths: Sequence[Path]) -> Checked:
+    """Understand saved answers as if a worker had given them together; raises WrongUseError when one is unreadable."""
+    checked = Checked(source=", ".join(path.name for path in paths))
+    answers: dict[str, Answer] = {}
+    now_s = time.time()
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                body = stream.read(MAX_BODY_BYTES + 1)
+        except OSError as error:
+            raise WrongUseError(f"{path}: {error.strerror or error}") from error
+        if len(body) > MAX_BODY_BYTES:
+            raise WrongUseError(f"{path}: larger than {MAX_BODY_BYTES} bytes; no worker's answer is")
+        is_json = body.lstrip()[:1] in (b"{", b"[")
+        answer = Answer(
+            status=200,
+            content_type="application/json" if is_json else "text/plain",
+            body=body,
+            received_at_s=now_s,
+        )
+        question = _question_of(answer)
+        if question is None or question in answers:
+            why = "a second answer to the same question" if question else "no engine's answer"
+            text = f"{path.name}: {why} ({len(body)} bytes of {'JSON' if is_json else 'text'})."
+            checked.findings = (
+                *checked.findings,
+                Finding(code="not-understood", text=text, severity=Severity.ERROR),
+            )
+            checked.asked.append(f"{path.name} not understood ({len(body):,} bytes)")
+            continue
+        answers[question] = answer
+        checked.asked.append(f"{path.name} as {question} ({len(body):,} bytes)")
+    dialect = identify(answers)
+    reading = dialect.understand(answers) if dialect is not None else None
+    if dialect is None or reading is None or isinstance(reading, NotUnderstood):
+        if isinstance(reading, NotUnderstood):
+            checked.findings = (*checked.findings, Finding(code=reading.code, text=reading.text))
+        checked.state, checked.exit_status = SourceState.NOT_UNDERSTOOD, EXIT_NOT_UNDERSTOOD
+        checked.detail = checked.findings[0].text if checked.findings else "no engine recognised"
+        return checked
+    checked.engine, checked.version, checked.facts = reading.engine, reading.version, reading.facts
+    checked.findings = (*checked.findings, *reading.findings)
+    checked.router_workers, checked.expected_rank_count = reading.router_workers, reading.expected_rank_count
+    checked.rejected_count, checked.ignored_count = reading.rejected_count, reading.ignored_count
+    checked.exit_status = EXIT_UNDERSTOOD
+    # A saved answer is looked at as of the moment it was given, by the engine's own clock where it says one.
+    said = [pool.answered_at_s or pool.reported_at_s for pool in reading.pools]
+    at_s = max((stamp for stamp in said if stamp is not None), default=now_s)
+    histories = [history_of([replace(pool, worker_id=checked.source, received_at_s=at_s)]) for pool in reading.pools]
+    state = SourceState.NOTHING_YET if reading.is_nothing_yet else SourceState.FRESH
+    return _judged(checked, histories, at_s, state)
+
+
+def history_of(readings: Sequence[PoolReading]) -> PoolHistory:
+    """Return the readings of one pool, oldest first, as a history."""
+    columns = {
+        name: np.array(
+            [np.nan if (value := getattr(reading, name)) is None else value for reading in readings], dtype=np.float64
+        )
+        for name in signal_names()
+    }
+    return PoolHistory(
+        last=readings[-1],
+        at_s=np.array([reading.received_at_s for reading in readings], dtype=np.float64),
+        columns=columns,
+        polled_at_s=readings[-1].received_at_s,
+    )
+
+
+def _question_of(answer: Answer) -> str | None:
+    """Return the path this body answers: the first one under which a dialect recognises it."""
+    paths = dict.fromkeys(question.path for dialect in ENGINES.values() for question in dialect.questions)
+    return next((path for path in paths if identify({path: answer}) is not None), None)
+
+
+def _judged(checked: Checked, histories: Sequence[PoolHistory], at_s: float, state: SourceState) -> Checked:
+    fleet: FleetSnapshot = judge_fleet(histories, at_s, JudgeSettings(rate_window_s=3600.0, evidence_window_s=3600.0))
+    checked.pools = tuple(sorted(fleet.pools, key=lambda pool: pool.dp_rank))
+    order = list(SourceState)
+    checked.state = max((pool.state for pool in fleet.pools), key=order.index, default=state)
+    everything = [*checked.findings, *fleet.findings, *(found for pool in checked.pools for found in pool.findings)]
+    checked.findings = tuple(dict.fromkeys(everything))
+    return checked
+
+
+def figures_of(pool: PoolSnapshot) -> dict[str, Figure]:
+    """Return every figure of a pool under its word with the unit last."""
+    figures = {name: getattr(pool.composition, name) for name in WORDS}
+    figures.update({name: getattr(pool, name) for name in _COUNTS})
+    figures.update({name: getattr(pool.rates, name) for name in _RATES})
+    for name in _AS_READ:
+        value = getattr(pool.reading, name)
+        if value is not None:
+            figures[name] = measured(value, "as the engine reports it")
+    has_time = pool.reading.reported_at_s is not None
+    figures["reported_age_s"] = (
+        derived(pool.age_s, pool.state_reason) if has_time else unknown("the engine gives no time of its own")
+    )
+    return figures
+
+
+def as_json(checked: Checked) -> dict[str, Any]:
+    """Return the object that `--json` prints."""
+    return {
+        "source": checked.source,
+        "engine": checked.engine or None,
+        "version": checked.version,
+        "state": checked.state.value,
+        "detail": checked.detail,
+        "asked": checked.asked,
+        "expected_rank_count": checked.expected_rank_count,
+        "rejected_count": checked.rejected_count,
+        "ignored_count": checked.ignored_count,
+        "findings": [
+            {"code": found.code, "text": found.text, "severity": found.severity.value, "dp_rank": found.dp_rank}
+            for found in checked.findings
+        ],
+        "pools": [
+            {
+                "dp_rank": pool.dp_rank,
+                "role": pool.role.value,
+                "model": pool.model,
+                "state": pool.state.value,
+                "is_serving": pool.is_serving,
+                "anomalies": list(pool.reading.anomalies),
+                **{name: _figure(figure) for name, figure in figures_of(pool).items()},
+            }
+            for pool in checked.pools
+        ],
+        "router_workers": [
+            {
+                "url": worker.url,
+                "dp_rank": worker.dp_rank,
+                "role": worker.role.value,
+                "is_healthy": worker.is_healthy,
+                "load_count": worker.load_count,
+                "load_tokens": worker.load_tokens,
+            }
+            for worker in checked.router_workers
+        ],
+        "facts": dict(checked.facts),
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    out: dict[str, Any] = {"value": figure.value, "provenance": figure.provenance.value, "reason": figure.reason}
+    if figure.low is not None or figure.high is not None:
+        out["low"], out["high"] = figure.low, figure.high
+    return out
+
+
+def as_text(checked: Checked) -> str:
+    """Return what an operator reads at a glance: state first, then what is wrong, then the figures."""
+    head = f"{checked.source}: {checked.state.value.replace('_', ' ')}"
+    if checked.engine:
+        head += f", {checked.engine} {checked.version or '(version unknown)'}"
+    lines = [head]
+    if checked.detail:
+        lines.append(f"  {checked.detail}")
+    lines += [f"  asked {line}" for line in checked.asked]
+    if checked.rejected_count:
+        lines.append(f"  {checked.rejected_count} rows or lines not understood, {checked.ignored_count} not needed")
+    if checked.findings:
+        lines.append("findings")
+        for found in sorted(checked.findings, key=lambda found: list(Severity).index(found.severity), reverse=True):
+            rank = f" (rank {found.dp_rank})" if found.dp_rank is not None else ""
+            lines.append(f"  {found.severity.value:7} {found.code}{rank}: {found.text}")
+    for pool in checked.pools:
+        serving = "" if pool.is_serving else ", not serving"
+        lines.append(f"pool {pool.dp_rank}: {pool.role.value}, {pool.state.value.replace('_', ' ')}{serving}"
+                     + (f", {pool.model}" if pool.model else ""))  # fmt: skip
+        figures = figures_of(pool)
+        known = {name: figure for name, figure in figures.items() if figure.provenance.value != "unknown"}
+        for name, figure in known.items():
+            lines.append(f"  {name:28} {_shown(figure):>22}  {figure.provenance.value:9}  {figure.reason}")
+        missing = [name for name in figures if name not in known]
+        if missing:
+            lines.append(f"  unknown: {', '.join(missing)}")
+    for worker in checked.router_workers:
+        health = {True: "healthy", False: "not healthy", None: "health unknown"}[worker.is_healthy]
+        rank = f" rank {worker.dp_rank}" if worker.dp_rank is not None else ""
+        loads = [f"{worker.load_count:.0f} requests"] if worker.load_count is not None else []
+        loads += [f"{worker.load_tokens:.0f} tokens"] if worker.load_tokens is not None else []
+        lines.append(
+            f"router sees {worker.url}{rank}: {worker.role.value}, {health}, load {' '.join(loads) or 'unknown'}"
+        )
+    return "\n".join(lines)
+
+
+def _shown(figure: Figure) -> str:
+    def number(value: float) -> str:
+        return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.4g}"
+
+    if figure.value is not None:
+        return number(figure.value)
+    low = number(figure.low) if figure.low is not None else "?"
+    high = number(figure.high) if figure.high is not None else "?"
+    return f"{low} to {high}"
