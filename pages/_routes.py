@@ -8,9 +8,9 @@ fleet as judged, strict JSON), `/api/export` (a time range as Parquet or CSV), `
 import base64
 import binascii
 import hmac
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import plotly
 from starlette.concurrency import run_in_threadpool
@@ -22,8 +22,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from collectors import runtime as collector
 from collectors.errors import KvscopeError
+from collectors.runtime import Runtime
+from collectors.store import parse_export_query
 from pages._context import parse_instant_s
+from pages._metrics import CONTENT_TYPE as METRICS_TYPE
+from pages._metrics import exposition as _metrics_text
 from pages.figures.live import ASSET_PATH
+from scoring.snapshot import fleet_to_json
 
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 OPEN_PATHS = frozenset({"/_stcore/health", "/api/health"})
@@ -49,7 +54,7 @@ SECURITY_HEADERS = (
 )
 
 
-def _running() -> Any:
+def _running() -> Runtime | None:
     return collector.get_runtime()
 
 
@@ -71,13 +76,33 @@ async def _snapshot(request: Request) -> Response:
     at_s = parse_instant_s(text) if text else None
     if text and at_s is None:
         return _refused("at: write an instant like 2026-11-30T14:05:00 (UTC) or epoch seconds", 400)
-    from scoring.snapshot import fleet_to_json
-
     try:
-        fleet = await run_in_threadpool(lambda: running.snapshot() if at_s is None else running.snapshot_at(at_s))
+        fleet = await run_in_threadpool(running.snapshot, at_s)
     except KvscopeError as error:
         return _refused(str(error), 503)
     return Response(fleet_to_json(fleet), media_type="application/json")
+
+
+async def _metrics(_: Request) -> Response:
+    """Return our own metrics as Prometheus text."""
+    body = await run_in_threadpool(lambda: _metrics_text(_running()))
+    return Response(body, media_type=METRICS_TYPE)
+
+
+async def _export(request: Request) -> Response:
+    """Return a time range as a file: `?from=&to=&table=&format=`; the last hour of readings as Parquet by default."""
+    running = _running()
+    if running is None:
+        return _refused("the collector is not running", 503)
+    try:
+        wanted = parse_export_query(request.query_params, time.time())
+        body = await run_in_threadpool(running.export_bytes, wanted)
+    except ValueError as error:
+        return _refused(str(error), 400)
+    except KvscopeError as error:
+        return _refused(str(error), 503)
+    headers = {"content-disposition": f'attachment; filename="{wanted.file_name}"'}
+    return Response(body, media_type=wanted.media_type, headers=headers)
 
 
 async def _plotly(_: Request) -> Response:
@@ -92,6 +117,8 @@ def routes() -> list[Route]:
     return [
         Route("/api/health", _health),
         Route("/api/snapshot", _snapshot),
+        Route("/api/export", _export),
+        Route("/metrics", _metrics),
         Route(f"/{ASSET_PATH}", _plotly),
     ]
 

@@ -12,6 +12,7 @@ from statistics import median
 
 from pages.figures.fleet import committed_ratio
 from scoring.model import FleetSnapshot, PoolSnapshot, Role, SourceState
+from scoring.snapshot import waiting_once
 from scoring.units import tokens_to_blocks_down
 
 
@@ -92,7 +93,7 @@ def summarise(pools: Sequence[PoolSnapshot], silent: Iterable[SourceState] = ())
         free_blocks=sum(free) if free else None,
         prefix_blocks=sum(prefix) if prefix else None,
         free_unknown_count=len(scored) - len(free),
-        waiting_count=waiting_once(scored),
+        waiting_count=waiting_once(scored).value,
         waiting_unknown_count=sum(pool.waiting_count.value is None for pool in scored),
         queued_tokens=sum(needs) if needs else None,
     )
@@ -105,31 +106,6 @@ def holders(fleet: FleetSnapshot) -> tuple[Role, list[PoolSnapshot]]:
         if pools:
             return role, pools
     return Role.DECODE, []
-
-
-def waiting_once(pools: Sequence[PoolSnapshot]) -> float | None:
-    """
-    Return requests waiting, each counted once; None when no pool tells.
-
-    A request between prefill and decode is in both engines' queues: in prefill's bootstrap or inflight queue and in
-    decode's prealloc or transfer queue. The larger of the two sides stands for both, since either may be seen in part.
-    """
-    if all(pool.waiting_count.value is None for pool in pools):
-        return None
-    alone = prefill_side = decode_side = 0.0
-    for pool in pools:
-        waiting = pool.waiting_count.value or 0.0
-        if pool.role is Role.PREFILL:
-            main = min(waiting, pool.queue_main_count.value or 0.0)
-            alone += main
-            prefill_side += waiting - main
-        elif pool.role is Role.DECODE:
-            between = (pool.queue_prealloc_count.value or 0.0) + (pool.queue_transfer_count.value or 0.0)
-            decode_side += min(waiting, between)
-            alone += max(0.0, waiting - between)
-        else:
-            alone += waiting
-    return alone + max(prefill_side, decode_side)
 
 
 def _blocks(pool: PoolSnapshot, tokens: float | None) -> float | None:
