@@ -15,6 +15,7 @@ from simulation.trace import TraceOptions, read_trace
 from simulation.trace_formats import FORMATS
 from simulation.traffic import TrafficArrays
 
+SAMPLE = (("conversation", "llama-3.1-8b"), ("agentic40", "deepseek-v3"))
 HERE = Path(__file__).resolve().parent.parent / "payloads" / "traces"
 
 
@@ -38,7 +39,7 @@ def traffics(draw: st.DrawFn) -> TrafficArrays:
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(traffics(), st.integers(1, 12))
 def test_no_rule_beats_the_oracle_nor_the_oracle_the_ceiling(traffic: TrafficArrays, capacity: int) -> None:
-    """Every rule's hits stay under the infinite cache's, and none exceeds the prompts; an ample LRU cache is infinite."""
+    """Hits stay under the infinite cache's, which stay under the prompts; an ample LRU cache is infinite."""
     hits = {
         rule: prefix_reuse(traffic, block_size_tokens=8, rule=rule, capacity_blocks=capacity).prefix_hit_tokens
         for rule in RULES
@@ -73,7 +74,7 @@ def test_smaller_blocks_of_an_infinite_cache_hit_the_same_tokens(traffic: Traffi
 
 
 def test_part_filled_last_blocks_count_only_when_asked() -> None:
-    """700 tokens seen twice hit 700 when the tail is cached, 512 when not; a shared first block gives 512 either way."""
+    """700 tokens seen twice hit 700 when the tail is cached, 512 when not; a shared first block gives 512."""
     with (HERE / "partial_tail.jsonl").open() as file:
         traffic = read_trace(file, FORMATS).traffic
     whole = prefix_reuse(traffic, block_size_tokens=512, rule="infinite", is_tail_cached=False)
@@ -114,9 +115,9 @@ def test_hits_equal_the_independent_simulator(shared: Path) -> None:
     with (shared / "data/oracle/prefix_hit_rates.csv").open() as file:
         rows = list(csv.DictReader(file))
     if not os.environ.get("KVSCOPE_ALL"):
-        rows = [row for row in rows if row["cache_blocks"] in ("16", "2048", "16384", "954", "26214", "182790")]
-        rows = [row for row in rows if row["model"] in ("llama-3.1-8b", "deepseek-v3", "llama-3.1-70b")][:22]
-    assert len(rows) >= 18
+        rows = [row for row in rows if row["cache_blocks"] in ("16", "8192", "954", "182790")]
+        rows = [row for row in rows if (row["trace"], row["model"]) in SAMPLE]
+    assert len(rows) >= 9
     names = {"ceiling": "infinite", "optimal": "oracle"}
     for row in rows:
         traffic = conversation if row["trace"] == "conversation" else agents
