@@ -137,12 +137,12 @@ class Writes:
             }
         if workers:
             tables["workers"] = _worker_columns(workers, batch.cycle_at_s)
-        earliest_us = min((to_us(reading.received_at_s) for reading in batch.readings), default=None)
+        earliest_s = min((reading.received_at_s for reading in batch.readings), default=None)
         with self._database.writing("storing a cycle") as cursor:
             for table, columns in tables.items():
                 insert(cursor, table, columns)
-            if earliest_us is not None:
-                rewind_tiers(cursor, earliest_us)
+            if earliest_s is not None:
+                rewind_tiers(cursor, to_us(earliest_s))
         self._known_workers.update({record.worker_id: record for record in workers})
         for i, stored in buckets.items():
             self._stored_buckets[batch.readings[i].worker_id, batch.readings[i].dp_rank] = stored
