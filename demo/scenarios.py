@@ -108,7 +108,8 @@ _ALL: Final = (
     Scenario(
         name="calm",
         summary="healthy everyday traffic; prefix caches warm up until prefill pools are physically full",
-        phases=(Phase(start_s=0.0, mix=_mix(10.0)),),
+        phases=(Phase(start_s=0.0, mix=_mix(9.0)),),
+        preroll_s=45.0,
     ),
     Scenario(
         name="rush",
@@ -118,13 +119,16 @@ _ALL: Final = (
     Scenario(
         name="saturation",
         summary="long answers fill the decode pools: headroom thins, admission stalls, retraction, recompute, slower "
-        "release, tail latency, and back, every four minutes",
+        "release, tail latency, and back, every three and a half minutes",
         phases=(
             Phase(start_s=0.0, mix=_mix(9.0)),
-            Phase(start_s=15.0, mix=_mix(14.0, LONG_ANSWERS)),
-            Phase(start_s=105.0, mix=_mix(4.0)),
+            Phase(start_s=15.0, mix=_mix(12.0, LONG_ANSWERS)),
+            # Many of one age: together they outgrow what the engine reserved for each of them.
+            Phase(start_s=40.0, mix=TrafficMix(rate_per_s=66.0, shares={REASONING: 1.0})),
+            Phase(start_s=50.0, mix=_mix(8.0)),
+            Phase(start_s=90.0, mix=_mix(5.0)),
         ),
-        period_s=240.0,
+        period_s=210.0,
     ),
     Scenario(
         name="hotspot",
@@ -160,8 +164,8 @@ _ALL: Final = (
                 cohorts=(
                     Cohort(
                         count=24,
-                        prompt_tokens=13_400,
-                        output_tokens=1_450,
+                        prompt_tokens=13_600,
+                        output_tokens=1_750,
                         output_step_tokens=25,
                         prefill="P-B",
                         decode="D-B",
@@ -173,18 +177,27 @@ _ALL: Final = (
                 start_s=28.0,
                 mix=_QUIET,
                 cohorts=(
+                    # Through both prefill workers, so that all are young together.
                     Cohort(
-                        count=80,
-                        prompt_tokens=2_600,
+                        count=40,
+                        prompt_tokens=2_050,
                         output_tokens=2_600,
-                        output_step_tokens=10,
+                        output_step_tokens=20,
                         prefill="P-A",
+                        decode="D-A",
+                    ),
+                    Cohort(
+                        count=40,
+                        prompt_tokens=2_050,
+                        output_tokens=2_610,
+                        output_step_tokens=20,
+                        prefill="P-B",
                         decode="D-A",
                     ),
                 ),
             ),
             Phase(
-                start_s=42.0,
+                start_s=38.0,
                 mix=_QUIET,
                 slow={"D-A": 0.4e9},
                 cohorts=(
@@ -194,7 +207,7 @@ _ALL: Final = (
             Phase(start_s=70.0, mix=_QUIET),
         ),
         period_s=140.0,
-        preroll_s=44.0,
+        preroll_s=43.0,
         fleet="two-node",
     ),
 )

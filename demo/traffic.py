@@ -26,7 +26,7 @@ KEPT_SESSIONS: Final = 160
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClass:
     """
-    One kind of request. Lengths are log-normal about their median, cut to `[low, high]`.
+    One kind of request. Lengths are log-normal about their median, and cut.
 
     Attributes:
         name: SLO class: interactive, batch or long_context.
@@ -35,6 +35,7 @@ class TrafficClass:
         spread: Standard deviation of the logarithm of both.
         system_tokens: Length of the shared system prompt.
         continue_ratio: How often it is the next turn of a conversation.
+        longest_tokens: Cut of the new part of the prompt.
     """
 
     name: str
@@ -43,14 +44,17 @@ class TrafficClass:
     spread: float = 0.6
     system_tokens: int = 0
     continue_ratio: float = 0.0
+    longest_tokens: int = 16_000
 
 
 INTERACTIVE: Final = TrafficClass(
     name="interactive", prompt_tokens=500, output_tokens=260, spread=0.7, system_tokens=1024, continue_ratio=0.75
 )
 BATCH: Final = TrafficClass(name="batch", prompt_tokens=3200, output_tokens=600, spread=0.5, system_tokens=512)
-LONG_CONTEXT: Final = TrafficClass(name="long_context", prompt_tokens=14_000, output_tokens=450, spread=0.5)
-REASONING: Final = TrafficClass(name="interactive", prompt_tokens=1600, output_tokens=2600, spread=0.35)
+LONG_CONTEXT: Final = TrafficClass(
+    name="long_context", prompt_tokens=14_000, output_tokens=450, spread=0.4, longest_tokens=28_000
+)
+REASONING: Final = TrafficClass(name="interactive", prompt_tokens=900, output_tokens=2600, spread=0.25)
 """Long answers to short questions: what drives decode pools full, since growth is not in the prompt."""
 
 
@@ -154,7 +158,7 @@ class Traffic:
 
     def draw_class(self, arrival_s: float, kind: TrafficClass) -> DemoRequest:
         """Return one request of a class."""
-        new_tokens = self._length(kind.prompt_tokens, kind.spread, 16, 60_000)
+        new_tokens = self._length(kind.prompt_tokens, kind.spread, 16, kind.longest_tokens)
         output_tokens = self._length(kind.output_tokens, kind.spread, 8, 8_000)
         if kind.continue_ratio <= 0.0:
             system = int(self._random.integers(SYSTEM_PROMPTS))
