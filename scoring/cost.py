@@ -136,14 +136,14 @@ def breach_probability(predicted_s: Number, budget_s: Number, error_ratio: Numbe
     `e` is logistic with mean 0 and standard deviation `error_ratio` (calibration's relative residual spread).
     1 for an unbounded prediction, near 0 for a prediction of next to nothing.
     """
-    sigmas = (budget_s / np.maximum(predicted_s, 1e-9) - 1.0) / np.maximum(error_ratio, 1e-6)
-    exponent = np.minimum(np.maximum(LOGISTIC_PER_SIGMA * sigmas, -EXPONENT_CAP), EXPONENT_CAP)
+    per_ratio = LOGISTIC_PER_SIGMA / np.maximum(error_ratio, 1e-6)
+    exponent = np.minimum((budget_s / np.maximum(predicted_s, 1e-9) - 1.0) * per_ratio, EXPONENT_CAP)
     return 1.0 / (1.0 + np.exp(exponent))  # type: ignore[no-any-return] # numpy types ufuncs as Any
 
 
 def slo_risk_ratio(ttft_breach_ratio: Number, tpot_breach_ratio: Number) -> Number:
     """Return the probability that at least one of two independent promises is broken."""
-    return 1.0 - (1.0 - ttft_breach_ratio) * (1.0 - tpot_breach_ratio)
+    return tpot_breach_ratio + ttft_breach_ratio * (1.0 - tpot_breach_ratio)
 
 
 def prefix_benefit_s(whole_prefill_s: Number, uncached_prefill_s: Number, hit_transfer_s: Number) -> Number:
@@ -171,13 +171,13 @@ def pair_score(
     w6: float,
     w7: float,
 ) -> Number:
-    """Return the pair cost of seven dimensionless terms (seconds over the class's TTFT budget); lower is better."""
-    return (
-        w1 * prefill_wait
-        + w2 * prefill_compute
-        + w3 * transfer
-        + w4 * decode_wait
-        + w5 * kv_pressure
-        + w6 * slo_risk
-        - w7 * prefix_benefit
-    )
+    """
+    Return w1*PrefillWait + w2*PrefillCompute + w3*TransferTime + w4*DecodeWait + w5*ProjectedKVPressure + w6*SloRisk
+    - w7*PrefixBenefit; lower is better.
+
+    Terms without unit (seconds over the class's TTFT budget), or terms in seconds with weights divided by the budget.
+    What depends on one end only is added first, so that whole matrices meet late.
+    """
+    prefill = w1 * prefill_wait + w2 * prefill_compute - w7 * prefix_benefit
+    decode = w5 * kv_pressure + w4 * decode_wait
+    return prefill + decode + w3 * transfer + w6 * slo_risk

@@ -44,6 +44,9 @@ MATERIAL: Final = frozenset(
 )
 """A refused raw value in one of these makes the pool not credible as a target (field case P04)."""
 
+PAIR_LABELS: Final = ("model", "kv_dtype", "kv_layout", "kv_split", "position_encoding", "zone")
+"""What may set two ends apart: the KV itself must be readable; `zone` counts where the settings ask."""
+
 _GONE: Final = frozenset({SourceState.DOWN, SourceState.UNAUTHORISED, SourceState.NOT_UNDERSTOOD})
 
 PREFILL, DECODE, UNIFIED, NO_ROLE = 0, 1, 2, 3
@@ -75,6 +78,7 @@ class FleetArrays:
         is_gone: Nobody answers there, or nobody who is understood.
         models: Served model, from the engine, else from the fleet file.
         tenants: Allow-list, or None for everyone.
+        pair_labels: Name -> number of each pool's value, -1 where it states none; only names with two values or more.
         notes: Name of a quantity -> (mask, what was estimated how).
     """
 
@@ -89,6 +93,7 @@ class FleetArrays:
     models: tuple[str | None, ...]
     tenants: tuple[frozenset[str] | None, ...]
     retracted_count: FloatArray
+    pair_labels: Mapping[str, NDArray[np.int64]]
     age_s: FloatArray
     page_tokens: FloatArray
     bytes_per_token: FloatArray
@@ -154,6 +159,17 @@ def _label(pools: Sequence[PoolSnapshot], name: str) -> FloatArray:
         except ValueError:
             values.append(np.nan)  # A label that is no number is shown by the pool itself; here it is unknown.
     return np.array(values, dtype=np.float64)
+
+
+def _numbered(pools: Sequence[PoolSnapshot]) -> dict[str, NDArray[np.int64]]:
+    """Return the labels that can set two ends of a pair apart, as numbers to compare."""
+    columns: dict[str, NDArray[np.int64]] = {}
+    for name in PAIR_LABELS:
+        stated = [(pool.model if name == "model" else None) or pool.labels.get(name) for pool in pools]
+        number = {value: index for index, value in enumerate(sorted({value for value in stated if value is not None}))}
+        if len(number) > 1:
+            columns[name] = np.array([-1 if value is None else number[value] for value in stated], dtype=np.int64)
+    return columns
 
 
 def _allow_list(text: str) -> frozenset[str] | None:
@@ -301,6 +317,7 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
         models=tuple(pool.model or pool.labels.get("model") for pool in pools),
         tenants=tuple(_allow_list(pool.labels.get("tenants", "")) for pool in pools),
         retracted_count=column("queue_retracted_count"),
+        pair_labels=_numbered(pools),
         age_s=np.array([np.nan if pool.age_s is None else pool.age_s for pool in pools], dtype=np.float64),
         page_tokens=page,
         bytes_per_token=bytes_per_token,
@@ -366,27 +383,31 @@ def arrays_of(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
     return built
 
 
+def _is_exact(links: Sequence[Link]) -> bool:
+    return any(link.source != "*" or link.target != "*" for link in links)
+
+
 def link_columns(
-    links: Sequence[Link], sources: Sequence[str], targets: Sequence[str]
+    links: Sequence[Link], pools: Sequence[PoolSnapshot], rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """
-    Return (bandwidth_bytes_per_s, latency_s, queued_bytes) of the path of every pair, given worker ids.
+    Return (bandwidth_bytes_per_s, latency_s, queued_bytes) of the path of every pair.
 
-    Of shape (1, 1) where every path is alike, else (len(sources), len(targets)). The most exact link wins: both
+    Of shape (1, 1) where every path is alike, else (len(rows), len(columns)). The most exact link wins: both
     ends named, then the target, then the source, then neither. No link at all: bandwidth NaN, latency 0.
     """
     ordered = sorted(links, key=lambda link: (link.source != "*", link.target != "*", link.source, link.target))
     ordered.sort(key=lambda link: 2 * (link.target != "*") + (link.source != "*"))
-    if all(link.source == "*" and link.target == "*" for link in ordered):
-        shape = (1, 1)
-    else:
-        shape = (len(sources), len(targets))
+    is_exact = _is_exact(links)
+    shape = (len(rows), len(columns)) if is_exact else (1, 1)
     bandwidth, latency, queued = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
-    source_index, target_index = np.array(sources, dtype=object), np.array(targets, dtype=object)
+    sources = np.array([pools[row].worker_id for row in rows] if is_exact else [], dtype=object)
+    targets = np.array([pools[column].worker_id for column in columns] if is_exact else [], dtype=object)
     for link in ordered:
-        rows = np.arange(shape[0]) if link.source == "*" else np.flatnonzero(source_index == link.source)
-        columns = np.arange(shape[1]) if link.target == "*" else np.flatnonzero(target_index == link.target)
-        cells = np.ix_(rows, columns)
+        cells = np.ix_(
+            np.arange(shape[0]) if link.source == "*" else np.flatnonzero(sources == link.source),
+            np.arange(shape[1]) if link.target == "*" else np.flatnonzero(targets == link.target),
+        )
         bandwidth[cells] = np.nan if link.bandwidth_bytes_per_s is None else link.bandwidth_bytes_per_s
         latency[cells] = link.latency_s
         queued[cells] = link.queued_bytes

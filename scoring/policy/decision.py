@@ -75,10 +75,14 @@ class ScoreTable:
         Raises:
             ValueError: The table has no such pair.
         """
-        if prefill == decode and self.alone is not None and prefill in self.alone_ids:
-            return self.alone, self.alone_ids.index(prefill), 0
-        if self.pairs is not None and prefill in self.prefill_ids and decode in self.decode_ids:
-            return self.pairs, self.prefill_ids.index(prefill), self.decode_ids.index(decode)
+        if prefill in self.ids and decode in self.ids:
+            p, d = self.ids.index(prefill), self.ids.index(decode)
+            if p == d and self.alone is not None and (rows := np.flatnonzero(self.alone.rows == p)).size:
+                return self.alone, int(rows[0]), 0
+            if self.pairs is not None:
+                rows, columns = np.flatnonzero(self.pairs.rows == p), np.flatnonzero(self.pairs.columns == d)
+                if rows.size and columns.size:
+                    return self.pairs, int(rows[0]), int(columns[0])
         raise ValueError(f"{prefill} -> {decode} is not a pair of this fleet")
 
     def ranking(self, count: int) -> tuple[Ranked, ...]:

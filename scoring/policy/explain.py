@@ -14,7 +14,7 @@ from scoring import cost
 from scoring.admission import Gate
 from scoring.policy import filters
 from scoring.policy.prepare import Prepared
-from scoring.policy.scorers import ScoreBlock
+from scoring.policy.scorers import PART_NAMES, ScoreBlock
 
 SYMBOLS: Final[Mapping[str, str]] = {
     "prefill_wait": "PrefillWait",
@@ -71,13 +71,17 @@ def _s(value: float) -> str:
 def explain_pair(prepared: Prepared, block: ScoreBlock, row: int, column: int) -> tuple[Term, ...]:
     """Return the seven terms of one pair of a block, each with its formula."""
     weights = prepared.slo.weights.as_tuple()
+    cell = block.cell(row, column)
+    parts = {name: float(getattr(cell, name).item()) for name in PART_NAMES}
+    p, d = int(block.rows[row]), int(block.columns[row] if block.is_alone else block.columns[column])
     terms = []
     for index, name in enumerate(cost.TERMS):
-        normalised = float(block.normalised(name)[row, column])
-        seconds = float(block.seconds(name)[row, column])
+        is_ratio = name in ("kv_pressure", "slo_risk")
+        normalised = parts[name] if is_ratio else parts[name] / block.budget_s
+        seconds = parts[name] * block.budget_s if is_ratio else parts[name]
         is_unknown = block.is_unknown(name, row, column)
         sign = -1.0 if name == "prefix_benefit" else 1.0
-        formula = _formula(prepared, block, row, column, name)
+        formula = _formula(prepared, block, p, d, parts, name)
         if is_unknown:
             formula = f"unknown; scored as {_s(seconds)} ({formula})"
         terms.append(
@@ -95,14 +99,16 @@ def explain_pair(prepared: Prepared, block: ScoreBlock, row: int, column: int) -
     return tuple(terms)
 
 
-def _formula(prepared: Prepared, block: ScoreBlock, row: int, column: int, name: str) -> str:
-    p, d = int(block.rows[row]), int(block.columns[row] if block.is_alone else block.columns[column])
+def _bandwidth(block: ScoreBlock, p: int, d: int) -> float:
+    rows, columns = np.flatnonzero(block.rows == p), np.flatnonzero(block.columns == d)
+    return float(np.broadcast_to(block.model.starts.bandwidth_bytes_per_s, block.shape)[rows[0], columns[0]])
+
+
+def _formula(prepared: Prepared, block: ScoreBlock, p: int, d: int, parts: Mapping[str, float], name: str) -> str:
     prefill, room, decode, slo = prepared.prefill, prepared.room, prepared.decode, prepared.slo
-    value_s = float(block.seconds(name)[row, column])
+    value_s = parts[name]
     prompt = prepared.request.prompt_tokens
-    start_s = float(
-        block.prefill_wait_s[row, column] + block.prefill_compute_s[row, column] + block.transfer_s[row, column]
-    )
+    start_s = parts["prefill_wait"] + parts["prefill_compute"] + parts["transfer"]
     if name == "prefill_wait":
         return (
             f"{_n(prefill.queued_tokens[p])} tokens ahead / {_n(prefill.rate_tokens_per_s[p])} tokens/s = {_s(value_s)}"
@@ -113,9 +119,8 @@ def _formula(prepared: Prepared, block: ScoreBlock, row: int, column: int, name:
         if block.is_alone:
             return "computed where it is decoded: nothing to hand over = 0 s"
         size = prompt * prepared.link.bytes_per_token[p]
-        ahead = float(np.broadcast_to(block.queued_bytes, block.shape)[row, column])
-        rate = float(np.broadcast_to(block.bandwidth_bytes_per_s, block.shape)[row, column])
-        sizes = f"{_n(size / 1e9, 2)} GB + {_n(ahead / 1e9, 2)} GB ahead"
+        rate = _bandwidth(block, p, d)
+        sizes = f"{_n(size / 1e9, 2)} GB + {_n(parts['queued_bytes'] / 1e9, 2)} GB ahead"
         return f"latency + ({sizes}) / {_n(rate / 1e9, 2)} GB/s = {_s(value_s)}"
     if name == "decode_wait":
         left = room.available_tokens[d] - room.reserved_tokens[d]
@@ -130,13 +135,13 @@ def _formula(prepared: Prepared, block: ScoreBlock, row: int, column: int, name:
             f"U = ({_n(room.committed_tokens[d])} {room.net_tokens_per_s[d]:+,.0f}/s x {_s(start_s)} + "
             f"{_n(room.demand_tokens[d])}) / {_n(usable)} = {ratio:.3f}; "
             f"reserve {room.reserve_tokens[d] / usable:.3f}; "
-            f"max(reserve / (1 - U) - 1, 0) = {_n(float(block.kv_pressure[row, column]), 3)}"
+            f"max(reserve / (1 - U) - 1, 0) = {_n(value_s, 3)}"
         )
     if name == "slo_risk":
-        ttft_s = start_s - float(block.prefix_benefit_s[row, column]) + float(block.decode_wait_s[row, column])
+        ttft_s = start_s - parts["prefix_benefit"] + parts["decode_wait"]
         return (
             f"P(TTFT {_s(ttft_s)} > {_s(slo.ttft_s)} or TPOT {_s(decode.first_step_s[d])} > {_s(slo.tpot_s)}) = "
-            f"{float(block.slo_risk[row, column]):.3f}"
+            f"{value_s:.3f}"
         )
     saved_s = float(prefill.whole_s[p] - prefill.uncached_s[p])
     return (
@@ -189,9 +194,8 @@ def explain_pair_refusal(prepared: Prepared, block: ScoreBlock, row: int, column
     code = int(block.codes[row, column])
     p, d = int(block.rows[row]), int(block.columns[row] if block.is_alone else block.columns[column])
     left, right = prepared.arrays.ids[p], prepared.arrays.ids[d]
-    start_s = float(
-        block.prefill_wait_s[row, column] + block.prefill_compute_s[row, column] + block.transfer_s[row, column]
-    )
+    cell = block.cell(row, column)
+    start_s = float((cell.prefill_wait + cell.prefill_compute + cell.transfer).item())
     words = {
         filters.PAIR_OK: "",
         filters.PAIR_POOL: f"{left} or {right} is refused by itself",

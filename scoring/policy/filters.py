@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoring.admission import Rejection
 from scoring.cost import RATE_FLOOR_TOKENS_PER_S
@@ -20,9 +21,6 @@ from scoring.model import PoolSnapshot
 from scoring.policy.arrays import NO_ROLE, PREFILL, UNIFIED, BoolArray
 from scoring.policy.prepare import Prepared
 from scoring.policy.settings import DecideSettings
-
-PAIR_LABELS: Final = ("kv_dtype", "kv_layout", "kv_split", "position_encoding")
-"""Labels that must agree at both ends of a hand-over where both state them: the KV itself must be readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,35 +304,21 @@ def rejections_of(
 
 
 def pair_conflicts(
-    prepared: Prepared, settings: DecideSettings, rows: list[int], columns: list[int]
-) -> np.ndarray | None:
+    prepared: Prepared, settings: DecideSettings, rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> NDArray[np.uint8] | None:
     """
     Return the codes of pairs whose ends cannot work together, of shape (rows, columns), or None when all can.
 
-    Compares the model and the labels of `PAIR_LABELS` (and `zone`, where the settings ask): only where both ends
-    state one and they differ is the pair refused.
+    Compares the model and the labels of `arrays.PAIR_LABELS` (`zone` only where the settings ask): a pair is refused
+    where both ends state a value and they differ.
     """
-    pools = prepared.arrays.pools
-    codes: np.ndarray | None = None
-
-    def differ(get: Callable[[PoolSnapshot], str | None], code: int) -> None:
-        nonlocal codes
-        left = [get(pools[row]) for row in rows]
-        right = [get(pools[column]) for column in columns]
-        values = {value for value in (*left, *right) if value is not None}
-        if len(values) < 2:
-            return
-        number = {value: index for index, value in enumerate(sorted(values))}
-        a = np.array([-1 if value is None else number[value] for value in left])[:, None]
-        b = np.array([-1 if value is None else number[value] for value in right])[None, :]
-        mask = (a >= 0) & (b >= 0) & (a != b)
+    codes: NDArray[np.uint8] | None = None
+    for name, numbers in prepared.arrays.pair_labels.items():
+        if name == "zone" and not settings.is_same_zone:
+            continue
+        left, right = numbers[rows][:, None], numbers[columns][None, :]
+        mask = (left >= 0) & (right >= 0) & (left != right)
         if mask.any():
-            codes = np.zeros((len(rows), len(columns)), dtype=np.uint8) if codes is None else codes
-            codes[mask & (codes == PAIR_OK)] = code
-
-    differ(lambda pool: pool.model, PAIR_KV)
-    for name in PAIR_LABELS:
-        differ(lambda pool, name=name: pool.labels.get(name), PAIR_KV)  # type: ignore[misc] # a default binds the loop's name
-    if settings.is_same_zone:
-        differ(lambda pool: pool.labels.get("zone"), PAIR_ZONE)
+            codes = np.zeros(mask.shape, dtype=np.uint8) if codes is None else codes
+            codes[mask & (codes == PAIR_OK)] = PAIR_ZONE if name == "zone" else PAIR_KV
     return codes

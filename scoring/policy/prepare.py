@@ -158,8 +158,8 @@ class _Case:
     lease_count: FloatArray
 
     def full(self, value: float) -> FloatArray:
-        """Return a column of one value."""
-        return np.full(len(self.arrays), value, dtype=np.float64)
+        """Return one value, shaped to broadcast against columns."""
+        return np.array([value], dtype=np.float64)
 
     @property
     def has_profile(self) -> bool:
@@ -169,7 +169,8 @@ class _Case:
     def profile(self, get: Callable[[ServiceProfile], float]) -> FloatArray:
         """Return one coefficient of every pool, NaN where it has no profile."""
         if not self.settings.profiles:
-            return self.full(np.nan if self.settings.profile is None else get(self.settings.profile))
+            value = np.nan if self.settings.profile is None else get(self.settings.profile)
+            return np.full(len(self.arrays), value, dtype=np.float64)
         profiles = [self.settings.profile_of(pool.worker_id) for pool in self.arrays.pools]
         return np.array([np.nan if each is None else get(each) for each in profiles], dtype=np.float64)
 
@@ -198,8 +199,11 @@ def prepare(
     """Return the columns of one request against one fleet."""
     claims = claims_of(arrays, leases, at_s)
 
+    nothing = np.zeros(len(arrays))
+    is_claimed = any(claim is not NO_CLAIM for claim in claims)
+
     def claimed(name: str) -> FloatArray:
-        return np.array([getattr(claim, name) for claim in claims], dtype=np.float64)
+        return np.array([getattr(claim, name) for claim in claims], dtype=np.float64) if is_claimed else nothing
 
     case = _Case(
         request,
