@@ -154,6 +154,8 @@ class Poller:
         wait_s = max(0.0, self._settings.interval_s * CYCLE_SHARE)
         if started:
             await asyncio.wait(started, timeout=wait_s)
+        else:
+            await asyncio.sleep(0)
         return self._drain(at_s, loop.time() - began, tuple(skipped))
 
     def _drain(self, at_s: float, duration_s: float, skipped: tuple[str, ...]) -> CycleResult:
@@ -178,7 +180,9 @@ class Poller:
             delay_s = start_at - loop.time()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
-            self._finished.append(await worker.poll())
+            result = await worker.poll()
+            # Looked up only now: a cycle may have taken the list while this poll was open.
+            self._finished.append(result)
         finally:
             if self._open.get(name) is asyncio.current_task():
                 del self._open[name]
