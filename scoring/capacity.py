@@ -346,7 +346,7 @@ def compose_history(history: PoolHistory, reserved_lease_tokens: float = 0.0) ->
 
 
 def _default_reserve(reading: PoolReading) -> float:
-    return SGLANG_RESERVED_DECODE_TOKENS if reading.engine.startswith("sglang") else np.nan
+    return SGLANG_RESERVED_DECODE_TOKENS if reading.engine == "sglang" else np.nan
 
 
 def _or_nan(value: float | None) -> float:

@@ -24,6 +24,8 @@ LOADS, METRICS, GET_LOAD = "/v1/loads", "/metrics", "/get_load"
 SERVER_INFO, MODEL_INFO = "/server_info", "/model_info"
 OLD_SERVER_INFO, OLD_MODEL_INFO = "/get_server_info", "/get_model_info"
 
+ENGINE: Final = "sglang"
+"""The engine of all three dialects: what a reader calls it, whichever path was read."""
 METRICS_KEPT_S: Final = 60.0
 """A `/metrics` answer older than this beside a newer `/v1/loads` gives constants only (chosen: the longest rhythm)."""
 _NOT_THERE: Final = (404, 405, 501)
@@ -83,15 +85,15 @@ class Sglang:
                 and loads_answer is not None
                 and loads_answer.received_at_s - metrics_answer.received_at_s > METRICS_KEPT_S
             )
-            return _from_loads(self.name, loads, metrics, info, is_metrics_old=is_old)
+            return _from_loads(loads, metrics, info, is_metrics_old=is_old)
         if metrics is not None:
-            return _from_metrics(self.name, metrics, info)
+            return _from_metrics(metrics, info)
         if by_rank is not None:
-            return _from_get_load(self.name, by_rank, info)
+            return _from_get_load(by_rank, info)
         if info.facts:
             findings = [Finding(code="no-figures", text="Server information only: it carries no pool figures.")]
             return WorkerReading(
-                engine=self.name,
+                engine=ENGINE,
                 version=info.version,
                 findings=tuple(findings),
                 expected_rank_count=info.rank_count,
@@ -158,9 +160,7 @@ def _not_understood(essential: str, answers: Mapping[str, Answer]) -> NotUnderst
     return NotUnderstood("not-sglang", text)
 
 
-def _from_loads(
-    engine: str, loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics_old: bool
-) -> WorkerReading:
+def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics_old: bool) -> WorkerReading:
     findings = [*loads.findings, *(metrics.findings if metrics is not None else ())]
     expected = info.rank_count or loads.expected_rank_count
     accelerators = loads.accelerator_count or info.accelerators_per_rank
@@ -206,7 +206,7 @@ def _from_loads(
     facts = dict(info.facts)
     if loads.accelerator:
         facts["accelerator"] = loads.accelerator
-    return _worker(engine, loads.version or info.version, info.model or (metrics.model if metrics else None), pools,
+    return _worker(loads.version or info.version, info.model or (metrics.model if metrics else None), pools,
                    findings, loads.rejected_count + (metrics.rejected_count if metrics else 0),
                    metrics.ignored_count if metrics else 0, expected, facts, nothing_yet)  # fmt: skip
 
@@ -280,7 +280,7 @@ def _add_worker_wide(
         values["prefix_hit_tokens_total"], values["prefix_query_tokens_total"] = hits, queries
 
 
-def _from_metrics(engine: str, metrics: Metrics, info: Info) -> WorkerReading:
+def _from_metrics(metrics: Metrics, info: Info) -> WorkerReading:
     role = _role(info.role, metrics.role)
     findings = list(metrics.findings)
     expected = info.rank_count
@@ -314,18 +314,18 @@ def _from_metrics(engine: str, metrics: Metrics, info: Info) -> WorkerReading:
     if labelled and expected is not None and len(ranks) < expected:
         text = f"{len(ranks)} of {expected} ranks have series; worker totals are unknown, not the sum of these."
         findings.append(Finding(code="ranks-missing", text=text))
-    return _worker(engine, info.version, info.model or metrics.model, pools, findings, metrics.rejected_count,
+    return _worker(info.version, info.model or metrics.model, pools, findings, metrics.rejected_count,
                    metrics.ignored_count, expected, facts, is_nothing_yet=False)  # fmt: skip
 
 
-def _from_get_load(engine: str, by_rank: Mapping[int, Mapping[str, float]], info: Info) -> WorkerReading:
+def _from_get_load(by_rank: Mapping[int, Mapping[str, float]], info: Info) -> WorkerReading:
     pools = []
     for rank in sorted(by_rank):
         values = {**info.values, **by_rank[rank]}
         pools.append(_pool(values, rank, info.role, (), []))
     text = "Only /get_load is there: used tokens and counts, no capacity split, no engine time."
     findings = [Finding(code="legacy-loads", text=text, severity=Severity.INFO)]
-    return _worker(engine, info.version, info.model, pools, findings, 0, 0, info.rank_count, dict(info.facts),
+    return _worker(info.version, info.model, pools, findings, 0, 0, info.rank_count, dict(info.facts),
                    is_nothing_yet=False)  # fmt: skip
 
 
@@ -343,7 +343,6 @@ def _pool(
 
 
 def _worker(
-    engine: str,
     version: str | None,
     model: str | None,
     pools: list[PoolReading],
@@ -357,7 +356,7 @@ def _worker(
     finished = tuple(
         replace(
             pool,
-            engine=engine,
+            engine=ENGINE,
             version=version,
             model=model,
             expected_rank_count=expected,
@@ -367,7 +366,7 @@ def _worker(
     )
     everything = [*findings, *(finding for pool in pools for finding in pool.findings)]
     return WorkerReading(
-        engine=engine,
+        engine=ENGINE,
         version=version,
         pools=finished,
         findings=tuple(everything),
