@@ -250,7 +250,10 @@ class ScoreBlock:
 
     def best(self, count: int) -> list[tuple[int, int]]:
         """
-        Return up to `count` admissible (row, column) by rising score; equal scores in order of id.
+        Return up to `count` admissible (row, column) by rising score.
+
+        Equal scores go to the lower utilization with the request placed, then in order of id: the pressure term is
+        zero while the reserve is untouched, and without this all of a herd would take the first pool.
 
         Only rows whose own best is among the `count` best row minima can hold one of the `count` best pairs.
         """
@@ -265,8 +268,13 @@ class ScoreBlock:
             candidates = candidates[np.isfinite(part[candidates])]
         else:
             candidates = np.flatnonzero(np.isfinite(part))
-        order = candidates[np.argsort(part[candidates], kind="stable")][:count]
         width = self.total.shape[1]
+        ends = self.model.ends
+        placed = cost.utilization_ratio(ends.committed_tokens, ends.demand_tokens, ends.usable_tokens)
+        tie = (placed[rows, 0] if self.is_alone else placed[0])[
+            candidates // width if self.is_alone else candidates % width
+        ]
+        order = candidates[np.lexsort((tie, part[candidates]))][:count]
         return [(int(rows[flat // width]), int(flat % width)) for flat in order]
 
 
