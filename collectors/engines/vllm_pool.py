@@ -186,8 +186,8 @@ def _take_histograms(series: RankedSeries, rank: int, numbers: Numbers, fields: 
         if count_field is not None:
             fields[count_field] = numbers.take(found.count, count_field, source=f"{names[0]}_count")
     # Newer servers count computed prompt tokens as they go; the histogram above only once a request has ended.
-    computed = series.total(rank, "prompt_tokens_by_source_total", source="local_compute")
-    if computed is not None:
+    if ("prompt_tokens_by_source_total", rank) in series.samples:
+        computed = series.total(rank, "prompt_tokens_by_source_total", source="local_compute")
         name = "prefill_uncached_tokens_total"
         fields[name] = numbers.take(computed, name, source="prompt_tokens_by_source_total{local_compute}")
 
