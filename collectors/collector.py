@@ -16,13 +16,16 @@ from typing import Final
 import httpx
 
 from collectors.discovery import Discovery, ListReport, Target
-from collectors.polling import CycleResult, Poller
+from collectors.poll_types import WorkerResult
+from collectors.polling import CycleResult, Poller, joined
+from collectors.prometheus_poll import PrometheusPoll
 from collectors.schedule import Schedule
 from collectors.settings import Settings
 from collectors.transport import FleetTransport
 
 CYCLE_JOB: Final = "cycle"
 DISCOVERY_JOB: Final = "discovery"
+PROMETHEUS_JOB: Final = "prometheus"
 _SINK_PAUSE_S: Final = 0.05
 _PAGE_BYTES: Final = resource.getpagesize()
 _log = logging.getLogger(__name__)
@@ -91,6 +94,9 @@ class Collector:
         self._poller: Poller | None = None
         self._discovery: Discovery | None = None
         self._client: httpx.AsyncClient | None = None
+        self._prometheus: PrometheusPoll | None = None
+        self._found: list[WorkerResult] = []
+        self._polled_targets: tuple[Target, ...] | None = None
         self._sent_targets: tuple[Target, ...] | None = None
         self._sent_lists: tuple[ListReport, ...] | None = None
         self._last_began: float | None = None
@@ -107,6 +113,8 @@ class Collector:
         discovery = self._settings.discovery
         if discovery.sglang_router or discovery.file_sd or discovery.http_sd:
             self._schedule.every(DISCOVERY_JOB, discovery.refresh_s, self._discover)
+        if self._settings.prometheus is not None:
+            self._schedule.every(PROMETHEUS_JOB, self._settings.prometheus.interval_s, self._ask_prometheus)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Let the running cycle end, close the connections, join the thread; say whether that went in time."""
@@ -121,6 +129,8 @@ class Collector:
             transport=self._make_transport(), timeout=poll.timeout_s, trust_env=False, follow_redirects=False
         )
         self._discovery = Discovery(self._settings, self._client)
+        if self._settings.prometheus is not None:
+            self._prometheus = PrometheusPoll(self._settings.prometheus, self._client, time.time)
         self._poller = Poller(
             poll, self._make_transport(), down_after_failures=self._settings.freshness.down_after_failures
         )
@@ -135,17 +145,29 @@ class Collector:
         if self._discovery is not None:
             await self._discovery.refresh(time.time())
 
+    async def _ask_prometheus(self) -> None:
+        if self._prometheus is not None:
+            self._found += await self._prometheus.poll()
+
     async def _cycle(self) -> None:
         if self._poller is None or self._discovery is None:
             return
-        targets = self._discovery.targets
-        if targets != self._sent_targets:
-            self._poller.set_targets(targets)
+        polled = self._discovery.targets
+        if polled != self._polled_targets:
+            self._poller.set_targets(polled)
+            self._polled_targets = polled
         began = asyncio.get_running_loop().time()
         interval_s = self._settings.poll.interval_s
         lost = lost_ticks(self._last_began, began, interval_s)
         self._last_began = began
         result = await self._poller.cycle(time.time())
+        targets = polled
+        if self._prometheus is not None:
+            # A worker that is polled directly is not taken a second time.
+            direct = {target.worker_id for target in polled}
+            targets = (*polled, *(t for t in self._prometheus.targets if t.worker_id not in direct))
+            found, self._found = self._found, []
+            result = joined(result, [each for each in found if each.poll.worker_id not in direct])
         lists = self._discovery.reports
         usage = resource.getrusage(resource.RUSAGE_SELF)
         report = CycleReport(

@@ -209,7 +209,7 @@ class Discovery:
 def static_target(worker: WorkerSettings, settings: Settings) -> Target:
     """Return the target of one worker of the fleet file."""
     labels = dict(worker.labels)
-    for key in ("model", "rack", "zone"):
+    for key in ("model", "rack", "zone", "kv_dtype"):
         value = getattr(worker, key)
         if value is not None:
             labels[key] = value

@@ -52,6 +52,8 @@ FAILURE_KINDS: Final = {
     "redirect": "the worker redirects; redirects are not followed",
     "unauthorised": "the worker refuses our token (401 or 403)",
     "http-status": "the worker answers with an error status",
+    "scrape-failed": "the Prometheus server that watches the worker cannot scrape it",
+    "prometheus": "the Prometheus server that watches the worker cannot be asked",
     "engine-unknown": "no dialect recognises the answers",
     "not-understood": "the answers are not in the dialect's shape",
     "dialect-error": "our dialect failed on the answer: a defect of KVScope",

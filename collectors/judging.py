@@ -1,9 +1,8 @@
 """What the fleet file says about judging, in the types of `scoring`."""
 
-from typing import Any
-
 from collectors.settings import Settings
 from scoring.model import Link
+from scoring.snapshot import JudgeSettings
 
 
 def links_of(settings: Settings) -> tuple[Link, ...]:
@@ -19,10 +18,12 @@ def links_of(settings: Settings) -> tuple[Link, ...]:
     )
 
 
-def judge_settings(settings: Settings) -> Any:
+def judge_settings(settings: Settings) -> JudgeSettings:
     """Return the thresholds of the fleet file as the judge takes them."""
-    try:
-        from scoring.snapshot import JudgeSettings
-    except ImportError:
-        return None
-    return JudgeSettings()
+    return JudgeSettings(
+        late_after_s=settings.freshness.late_after_s,
+        stale_after_s=settings.freshness.stale_after_s,
+        frozen_after_polls=settings.freshness.frozen_after_polls,
+        rate_window_s=settings.view.rate_window_s,
+        evidence_window_s=2 * settings.view.rate_window_s,
+    )

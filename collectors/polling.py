@@ -11,8 +11,8 @@ Read next: `worker_poll` (one worker: which questions are due, which dialect spe
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import httpx
@@ -21,9 +21,10 @@ from collectors.discovery import Target
 from collectors.engines import ENGINES, identify
 from collectors.engines.contract import Dialect
 from collectors.exchange import Clock
+from collectors.poll_types import PollLimits, SourceDetail, WorkerResult
 from collectors.settings import PollSettings, read_secret
 from collectors.store.batch import PollOutcome
-from collectors.worker_poll import Identify, PollLimits, SourceDetail, WorkerPoll, WorkerResult
+from collectors.worker_poll import Identify, WorkerPoll
 from scoring.model import Finding, PoolReading, RouterWorker
 
 CYCLE_SHARE: Final = 0.9
@@ -63,6 +64,21 @@ def offset_ratio(worker_id: str) -> float:
         hashed = ((hashed ^ byte) * 16777619) & 0xFFFFFFFF
     # The last bytes of names differ most (ports, indices): fold the low bits up before scaling.
     return ((hashed * 2654435761) & 0xFFFFFFFF) / 2**32
+
+
+def joined(cycle: CycleResult, results: Sequence[WorkerResult]) -> CycleResult:
+    """Return `cycle` with what `results` bring added."""
+    return replace(
+        cycle,
+        polls=(*cycle.polls, *(result.poll for result in results)),
+        readings=(*cycle.readings, *(reading for result in results for reading in result.readings)),
+        findings=(*cycle.findings, *((result.poll.worker_id, f) for result in results for f in result.findings)),
+        router_workers=(
+            *cycle.router_workers,
+            *((result.poll.worker_id, worker) for result in results for worker in result.router_workers),
+        ),
+        details=(*cycle.details, *(result.detail for result in results if result.detail is not None)),
+    )
 
 
 class Poller:
@@ -162,16 +178,7 @@ class Poller:
         finished, self._finished = self._finished, []
         # A worker that left the list while it was asked has no name any more.
         finished = [result for result in finished if result.poll.worker_id in self._workers]
-        return CycleResult(
-            cycle_at_s=at_s,
-            duration_s=duration_s,
-            skipped=skipped,
-            polls=tuple(result.poll for result in finished),
-            readings=tuple(reading for result in finished for reading in result.readings),
-            findings=tuple((result.poll.worker_id, f) for result in finished for f in result.findings),
-            router_workers=tuple((result.poll.worker_id, w) for result in finished for w in result.router_workers),
-            details=tuple(result.detail for result in finished if result.detail is not None),
-        )
+        return joined(CycleResult(cycle_at_s=at_s, duration_s=duration_s, skipped=skipped), finished)
 
     async def _poll(self, worker: WorkerPoll, start_at: float) -> None:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,7 @@ from collectors.sources import SourceBook, SourceView
 from collectors.store import CycleBatch, ExportRequest, Retention, Store, WorkerRecord, open_store
 from scoring.leases import LeaseLedger
 from scoring.model import FleetSnapshot, FloatArray, PoolHistory, PoolReading, RouterWorker
+from scoring.snapshot import judge_fleet
 
 CycleHook = Callable[[FleetSnapshot], None]
 
@@ -339,7 +340,6 @@ class Runtime:
         return fleet
 
     def _judge_now(self, histories: Sequence[PoolHistory], at_s: float, leases: LeaseLedger | None) -> FleetSnapshot:
-        from scoring.snapshot import judge_fleet
 
         return judge_fleet(histories, at_s, self._judge, links=self._links, leases=leases)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from collectors.discovery import Target
+from collectors.poll_types import QuestionState, SourceDetail
 from collectors.store.batch import PollOutcome
-from collectors.worker_poll import QuestionState, SourceDetail
 from scoring.model import Finding, Role, SourceState
 
 
@@ -49,7 +49,7 @@ class SourceView:
         questions: What is asked, how often, how it went.
         facts: What it says of its configuration.
         findings: What is noticed about its answers.
-        is_router: It names workers and has no pools.
+        is_router: It names workers (a router, a Prometheus server) and has no pools.
         vanished_at_s: Since when no list names it; None while one does.
     """
 
@@ -202,7 +202,7 @@ def _reason(poll: PollOutcome) -> str:
 
 
 def _is_router(source: _Source) -> bool:
-    if source.target.labels.get("kind") == "router":
+    if source.target.labels.get("kind") in ("router", "prometheus"):
         return True
     return source.success_at_s is not None and source.detail is not None and not source.detail.is_nothing_yet
 

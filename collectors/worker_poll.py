@@ -8,7 +8,7 @@ fails leaves no old answer behind, so that old figures are never taken for new o
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import httpx
@@ -16,8 +16,9 @@ import httpx
 from collectors.discovery import Target
 from collectors.engines.contract import Answer, Dialect, NotUnderstood, Question
 from collectors.exchange import REACHED_KINDS, Clock, Failure, ask, refusal, unrecognised
+from collectors.poll_types import PollLimits, QuestionState, SourceDetail, WorkerResult
 from collectors.store.batch import PollOutcome
-from scoring.model import Finding, PoolReading, Role, RouterWorker, SourceState, WorkerReading
+from scoring.model import PoolReading, Role, SourceState, WorkerReading
 
 Identify = Callable[[Mapping[str, Answer]], Dialect | None]
 
@@ -31,67 +32,6 @@ _ANSWER_KEPT_FACTOR: Final = 3.0
 _USER_AGENT: Final = "kvscope"
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollLimits:
-    """What bounds a poll; see `settings.PollSettings`."""
-
-    timeout_s: float
-    connect_timeout_s: float
-    metrics_interval_s: float
-    max_body_bytes: int
-    down_after_failures: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionState:
-    """
-    One question of a worker and how it fares.
-
-    Attributes:
-        status: HTTP status of the newest answer; None when the newest asking failed or none was made.
-        error_kind: Why the newest asking failed, or None.
-        byte_count: Size of the newest answer.
-        asked_at_s: When it was asked last; None before.
-        answered_count: Answers with status 200 so far.
-        failed_count: Askings without one so far.
-    """
-
-    path: str
-    every_s: float
-    is_essential: bool
-    status: int | None = None
-    error_kind: str | None = None
-    byte_count: int = 0
-    asked_at_s: float | None = None
-    answered_count: int = 0
-    failed_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDetail:
-    """How a worker is asked and what it said of itself; sent on when it changes and every few seconds."""
-
-    worker_id: str
-    engine: str
-    version: str | None = None
-    questions: tuple[QuestionState, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
-    expected_rank_count: int | None = None
-    is_nothing_yet: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerResult:
-    """What came of one poll of one worker."""
-
-    poll: PollOutcome
-    readings: tuple[PoolReading, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    router_workers: tuple[RouterWorker, ...] = ()
-    detail: SourceDetail | None = None
 
 
 class _Asked:
@@ -132,6 +72,7 @@ class WorkerPoll:
         self._dialect: Dialect | None = engines.get(target.engine)
         self._asked: dict[str, _Asked] = {}
         self._failures = 0
+        self._has_answered = False
         self._not_understood = 0
         self._retry_at_s = 0.0
         self._attempts = 0
@@ -145,6 +86,7 @@ class WorkerPoll:
         self._dialect = before._dialect
         self._asked = before._asked
         self._failures = before._failures
+        self._has_answered = before._has_answered
         if self._token != before._token and self._dialect is not None:
             self._prepare(self._dialect)
 
@@ -308,6 +250,7 @@ class WorkerPoll:
             return self._failed(Failure(kind, f"{reading.code}: {reading.text}"), started_at_s, byte_count)
         self._failures = 0
         self._not_understood = 0
+        self._has_answered = True
         received_at_s = max((a.received_at_s for path, a in answers.items() if self._is_essential(path)), default=None)
         if received_at_s is None:
             received_at_s = max((answer.received_at_s for answer in answers.values()), default=started_at_s)
@@ -384,7 +327,9 @@ class WorkerPoll:
         if failure.kind == "unauthorised":
             state = SourceState.UNAUTHORISED
         elif failure.kind in REACHED_KINDS:
-            state = SourceState.NOT_UNDERSTOOD
+            # One bad answer of a worker that was understood a moment ago is a hiccup, not a change of what it speaks.
+            is_hiccup = self._has_answered and self._failures < self._limits.down_after_failures
+            state = SourceState.LATE if is_hiccup else SourceState.NOT_UNDERSTOOD
         else:
             state = SourceState.DOWN if self._failures >= self._limits.down_after_failures else SourceState.LATE
         status = next((asked.state.status for asked in self._asked.values() if asked.question.is_essential), None)

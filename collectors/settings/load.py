@@ -285,6 +285,13 @@ def _times(settings: Settings) -> Iterator[Problem]:
             ("view", "rate_window_s"),
             f"= {settings.view.rate_window_s:g} s must hold at least two polls ({interval_s:g} s apart)",
         )
+    prometheus = settings.prometheus
+    if prometheus is not None and fresh.stale_after_s <= prometheus.interval_s:
+        yield Problem(
+            ("freshness", "stale_after_s"),
+            f"= {fresh.stale_after_s:g} s must be more than prometheus.interval_s = {prometheus.interval_s:g} s, "
+            "or figures are stale before the next ones come",
+        )
     tiers = ("retention_raw_s", "retention_10s_s", "retention_1min_s", "retention_10min_s")
     for finer, coarser in itertools.pairwise(tiers):
         if getattr(settings.store, coarser) < getattr(settings.store, finer):
