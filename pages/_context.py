@@ -18,6 +18,7 @@ from collectors import runtime as collector
 from collectors.errors import KvscopeError, SettingsError
 from collectors.runtime import Runtime
 from collectors.store.batch import PollOutcome
+from pages import _controls as controls
 from pages.figures import live, number
 from pages.texts import LANGUAGES, Say, speaker
 from scoring.model import FleetSnapshot, PoolHistory, PoolSnapshot, pool_id, signal_names
@@ -60,7 +61,7 @@ def snapshot() -> FleetSnapshot:
 
 def past_at_s() -> float | None:
     """Return the past instant the viewer asked for (epoch seconds), or None for now."""
-    text = str(st.session_state.get("at") or "").strip()
+    text = controls.kept("at")
     return parse_instant_s(text) if text else None
 
 
@@ -115,8 +116,8 @@ def worker_polls(worker_id: str, start_s: float, end_s: float) -> list[PollOutco
 
 
 def language() -> str:
-    """Return the viewer's language, `en` or `zh`: the control, else the URL, else English."""
-    chosen = st.session_state.get("lang") or st.query_params.get("lang")
+    """Return the viewer's language, `en` or `zh`: what the control says, else the URL, else English."""
+    chosen = st.session_state.get("lang")
     return chosen if chosen in LANGUAGES else "en"
 
 
@@ -130,7 +131,7 @@ def say() -> Say:
 
 def is_live() -> bool:
     """Say whether the page follows the fleet: switched on, and not showing the past."""
-    return bool(st.session_state.get("live", True)) and past_at_s() is None
+    return controls.kept("live") != "false" and past_at_s() is None
 
 
 def live_part(body: Callable[[], None], every_s: float = REFRESH_S) -> None:
@@ -188,10 +189,7 @@ def _heard() -> None:
 
 
 def open_page(word: str, **query: str) -> NoReturn:
-    """Go to page `word` with these URL parameters beside the ones that stay (language, live, instant)."""
-    for name in ("lang", "live", "at"):
-        if name in st.query_params and name not in query:
-            query[name] = st.query_params[name]
+    """Go to page `word` with these URL parameters; the viewer's other choices (language, unit, instant) come along."""
     st.switch_page(f"pages/{word}.py", query_params=query)
 
 

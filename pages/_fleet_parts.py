@@ -82,9 +82,14 @@ def key_figures(fleet: FleetSnapshot) -> None:
         )
     with spot[1]:
         widgets.key_figure(
-            f"{t('fleet.committed')} · {role_name}",
+            t("fleet.committed"),
             number.share(held.median_ratio, absent=t("common.unknown")),
-            t("fleet.committed_max", share=number.share(held.fullest[1]), pool=number.markdown(held.fullest[0], 24))
+            t(
+                "fleet.committed_max",
+                role=role_name,
+                share=number.share(held.fullest[1]),
+                pool=number.markdown(held.fullest[0], 24),
+            )
             if held.fullest
             else t("common.unknown"),
             t("fleet.committed_help", role=role_name),
@@ -125,18 +130,18 @@ def key_figures(fleet: FleetSnapshot) -> None:
             t("fleet.free"),
             ("≥ " if missing and held.free_blocks is not None else "")
             + number.compact(held.free_blocks, absent=t("common.unknown")),
-            " · ".join(filter(None, (evictable, missing))) or t("common.none"),
+            " · ".join(filter(None, (evictable, missing))) or t("fleet.free_no_prefix"),
             t("fleet.free_help"),
         )
     with spot[5]:
         missing = t("fleet.waiting_unknown", count=whole.waiting_unknown_count) if whole.waiting_unknown_count else ""
-        need = number.amount(held.queued_tokens, "tokens", absent="")
+        need = number.amount(held.queued_tokens or None, "tokens", absent="")
         widgets.key_figure(
             t("fleet.waiting"),
             ("≥ " if missing and whole.waiting_count is not None else "")
             + number.compact(whole.waiting_count, absent=t("common.unknown")),
             " · ".join(filter(None, (t("fleet.waiting_tokens", tokens=need) if need else "", missing)))
-            or t("common.none"),
+            or t("fleet.waiting_requests"),
             t("fleet.waiting_help"),
         )
     st.caption(t("fleet.tick", at=number.instant(fleet.at_s), age=number.age(figures.oldest_age_s(fleet.pools))))

@@ -8,8 +8,9 @@ from pathlib import Path
 import streamlit as st
 
 from pages import _context as context
+from pages import _controls as controls
 from pages.figures import number
-from pages.texts import LANGUAGES
+from pages.texts import LANGUAGES, speaker
 
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 3rem; }
@@ -30,8 +31,15 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
         pages: (word, icon) in the order of the navigation; the first is the front page. `word` names
             `pages/<word>.py`, its URL `/<word>` and its title `common.nav_<word>`.
     """
+    st.set_page_config(
+        page_title=speaker("en")("common.product"),
+        page_icon=str(ROOT / "static" / "icon.png"),
+        layout="wide",
+        initial_sidebar_state=220,
+    )
+    with st.sidebar:
+        _language()
     t = context.say()
-    st.set_page_config(page_title=t("common.product"), page_icon=":material/stacked_bar_chart:", layout="wide")
     chosen = st.navigation(
         [
             st.Page(
@@ -46,30 +54,28 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
     )
     st.html(_STYLE)
     with st.sidebar:
-        _controls()
+        _global_controls()
+    if context.past_at_s() is not None:
+        st.info(t("common.past", at=number.instant(context.past_at_s())), icon=":material/history:")
     chosen.run()
 
 
-def _controls() -> None:
-    t = context.say()
-    st.toggle(t("common.live"), value=True, key="live", help=t("common.live_help"), bind="query-params")
-    st.text_input(
+def _global_controls() -> None:
+    t, language = context.say(), context.language()
+    controls.switch("live", t("common.live"), language, t("common.live_help"), default=True)
+    text = controls.text(
+        "at",
         t("common.instant"),
-        key="at",
-        help=t("common.instant_help"),
+        language,
         placeholder="2026-11-30 14:05:00",
-        bind="query-params",
+        help_=t("common.instant_help"),
     )
-    text = str(st.session_state.get("at") or "").strip()
-    at_s = context.past_at_s()
-    if text and at_s is None:
+    if text and context.past_at_s() is None:
         st.warning(t("common.instant_bad", text=number.markdown(text)))
-    st.segmented_control(
-        t("common.language"),
-        list(LANGUAGES),
-        default="en",
-        required=True,
-        format_func=LANGUAGES.__getitem__,
-        key="lang",
-        bind="query-params",
+
+
+def _language() -> None:
+    """Draw the language first of all, since every other text depends on it."""
+    st.session_state["lang"] = controls.segments(
+        "lang", context.say()("common.language"), list(LANGUAGES), "en", LANGUAGES.__getitem__, "any"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from pages import _context as context
+from pages import _controls as controls
 from pages import _widgets as widgets
 from pages.figures import number, terms
 from pages.figures import sources as figures
@@ -77,7 +78,15 @@ def overview() -> None:
     )
     st.subheader(t("sources.every_source"), anchor=False)
     columns = figures.overview(views, offsets, time.time(), t)
-    widgets.text_table(columns, "sources", wide=("reason", "last_error"), most_rows=24)
+    widgets.text_table(columns, "sources", wide=("last_error",), most_rows=24)
+
+
+def choose() -> str:
+    """Draw which source to show in full and return its name."""
+    t = context.say()
+    names = [view.worker_id for view in context.runtime().sources()]
+    st.subheader(t("sources.one"), anchor=False)
+    return controls.select("source", t("sources.choose"), names, context.language(), width=320)
 
 
 def one(name: str, fleet: FleetSnapshot) -> None:

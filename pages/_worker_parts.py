@@ -13,7 +13,7 @@ from pages.figures import fleet as fleet_figures
 from pages.figures import number, worker_table
 from pages.figures import worker as figures
 from pages.figures.terms import PROVENANCE, STATES
-from scoring.model import Figure, PoolHistory, PoolSnapshot, SourceState
+from scoring.model import Figure, PoolSnapshot, SourceState
 
 RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h": 86400.0, "7d": 604800.0}
 _POLLS_S: Final = 300.0
@@ -153,25 +153,23 @@ def over_time(pool: PoolSnapshot, span: str, unit: str) -> None:
         st.subheader(t("worker.queues"), anchor=False)
         _drawn(figures.queues(history, window), "worker.queues", t("worker.queues_absent"))
     with right:
-        _speed(history, window)
-
-
-def _speed(history: PoolHistory, window: figures.Span) -> None:
-    t = context.say()
-    step = worker_table.ratio_of_rises(history, "decode_step_s_total", "decode_steps_total")
-    duty = worker_table.ratio_of_rises(history, "prefill_busy_s_total", None)
-    step_figure = figures.single(
-        history.at_s, step, window, title=t("worker.step_time"), word="step_time", unit="s", height=280
-    )
-    duty_figure = figures.single(
-        history.at_s, duty, window, title=t("worker.prefill_duty"), word="prefill_duty", unit="share", height=280
-    )
-    if step_figure is not None or duty_figure is None:
         st.subheader(t("worker.step_time"), anchor=False)
-        _drawn(step_figure, "worker.step_time", t("worker.step_absent"))
-    if duty_figure is not None:
+        step = worker_table.ratio_of_rises(history, "decode_step_s_total", "decode_steps_total")
+        title = t("worker.step_time")
+        payload = figures.single(history.at_s, step, window, title=title, word="step_time", unit="s")
+        _drawn(payload, "worker.step_time", t("worker.step_absent"))
+    with left:
         st.subheader(t("worker.prefill_duty"), anchor=False)
-        _drawn(duty_figure, "worker.prefill_duty", t("worker.duty_absent"))
+        duty = worker_table.ratio_of_rises(history, "prefill_busy_s_total", None)
+        title = t("worker.prefill_duty")
+        payload = figures.single(history.at_s, duty, window, title=title, word="prefill_duty", unit="share")
+        _drawn(payload, "worker.prefill_duty", t("worker.duty_absent"))
+    with right:
+        st.subheader(t("worker.batch"), anchor=False)
+        batch = worker_table.ratio_of_rises(history, "decode_batch_sum_total", "decode_steps_total")
+        title = t("worker.batch")
+        payload = figures.single(history.at_s, batch, window, title=title, word="running", unit="requests")
+        _drawn(payload, "worker.batch", t("worker.step_absent"))
 
 
 def _drawn(payload: bytes | None, key: str, absent: str) -> None:

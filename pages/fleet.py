@@ -3,59 +3,35 @@
 import streamlit as st
 
 from pages import _context as context
+from pages import _controls as controls
 from pages import _fleet_parts as parts
 from pages.figures import fleet as figures
 from pages.figures import fleet_filter as filters
 
-t = context.say()
-running = context.runtime()
+t, language = context.say(), context.language()
+context.runtime()
 st.title(t("fleet.title"))
 
 first = context.snapshot()
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    unit = st.segmented_control(
-        t("fleet.unit"),
-        figures.UNITS,
-        default="tokens",
-        required=True,
-        format_func=lambda name: t(f"common.unit_{name}"),
-        key="unit",
-        bind="query-params",
+    unit = controls.segments(
+        "unit", t("fleet.unit"), figures.UNITS, "tokens", lambda name: t(f"common.unit_{name}"), language
     )
-    roles = st.pills(
-        t("fleet.role"),
-        [role.value for role in figures.ROLES if any(pool.role is role for pool in first.pools)],
-        selection_mode="multi",
-        format_func=lambda name: t(f"common.role_{name}"),
-        key="role",
-        bind="query-params",
+    present = [role.value for role in figures.ROLES if any(pool.role is role for pool in first.pools)]
+    roles = controls.pills("role", t("fleet.role"), present, lambda name: t(f"common.role_{name}"), language)
+    order = controls.segments(
+        "order", t("fleet.order"), filters.ORDERS, "name", lambda name: t(f"fleet.order_{name}"), language
     )
-    order = st.segmented_control(
-        t("fleet.order"),
-        ("name", "committed", "waiting"),
-        default="name",
-        required=True,
-        format_func=lambda name: t(f"fleet.order_{name}"),
-        key="order",
-        bind="query-params",
+    labels = controls.many(
+        "label", t("fleet.labels"), filters.label_values(first.pools), t("fleet.labels_any"), language, 190
     )
-    labels = st.multiselect(
-        t("fleet.labels"),
-        filters.label_values(first.pools),
-        placeholder=t("fleet.labels_any"),
-        key="label",
-        bind="query-params",
-        width=260,
-    )
-    wanted = st.text_input(
-        t("fleet.find"), placeholder=t("fleet.find_hint"), key="find", bind="query-params", width=180
-    )
+    wanted = controls.text("find", t("fleet.find"), language, placeholder=t("fleet.find_hint"), width=150)
 
 
 def body() -> None:
     """Draw what follows the tick."""
     fleet = context.snapshot()
-    pools = filters.matching(fleet.pools, roles, labels, wanted or "")
+    pools = filters.matching(fleet.pools, roles, labels, wanted)
     if not parts.states(fleet):
         return
     parts.key_figures(fleet)

@@ -14,18 +14,14 @@ names = [view.worker_id for view in running.sources()]
 if not names:
     st.info(t("common.no_workers"))
     st.stop()
-wanted = st.query_params.get("source", names[0])
-chosen = st.selectbox(
-    t("sources.choose"), names if wanted in names else [wanted, *names], key="source", bind="query-params", width=320
-)
 
 
 def body() -> None:
     """Draw what follows the tick."""
     fleet = context.snapshot()
     parts.health()
-    parts.one(chosen, fleet)
     parts.overview()
+    parts.one(parts.choose(), fleet)
     parts.routers(fleet)
     parts.lists()
 

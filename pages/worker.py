@@ -3,10 +3,11 @@
 import streamlit as st
 
 from pages import _context as context
+from pages import _controls as controls
 from pages import _worker_parts as parts
 from pages.figures import fleet as fleet_figures
 
-t = context.say()
+t, language = context.say(), context.language()
 context.runtime()
 st.title(t("worker.title"))
 
@@ -14,28 +15,13 @@ known = [pool.pool_id for pool in context.snapshot().pools]
 if not known:
     st.info(t("worker.no_pools"))
     st.stop()
-wanted = st.query_params.get("pool", known[0])
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    chosen = st.selectbox(
-        t("worker.pool"), known if wanted in known else [wanted, *known], key="pool", bind="query-params", width=280
+    chosen = controls.select("pool", t("worker.pool"), known, language)
+    span = controls.segments(
+        "range", t("worker.range"), list(parts.RANGES_S), "5m", lambda name: t(f"worker.range_{name}"), language
     )
-    span = st.segmented_control(
-        t("worker.range"),
-        list(parts.RANGES_S),
-        default="5m",
-        required=True,
-        format_func=lambda name: t(f"worker.range_{name}"),
-        key="range",
-        bind="query-params",
-    )
-    unit = st.segmented_control(
-        t("worker.unit"),
-        fleet_figures.UNITS,
-        default="tokens",
-        required=True,
-        format_func=lambda name: t(f"common.unit_{name}"),
-        key="unit",
-        bind="query-params",
+    unit = controls.segments(
+        "unit", t("worker.unit"), fleet_figures.UNITS, "tokens", lambda name: t(f"common.unit_{name}"), language
     )
 
 

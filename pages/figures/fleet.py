@@ -7,7 +7,7 @@ is what is reserved.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pages.figures import live, number, theme
@@ -77,7 +77,14 @@ def part_figures(pool: PoolSnapshot) -> dict[str, Figure]:
     else:
         parts.pop("free")
         parts.pop("prefix")
-    return {word: figure for word, figure in parts.items() if figure.value is not None and figure.value > 0}
+    # Where only bounds follow, the lower one is held for sure; what may be either is unattributed.
+    told = {
+        word: replace(figure, value=figure.low, provenance=Provenance.ESTIMATED)
+        if figure.value is None and figure.low is not None
+        else figure
+        for word, figure in parts.items()
+    }
+    return {word: figure for word, figure in told.items() if figure.value is not None and figure.value > 0}
 
 
 def _row(pool: PoolSnapshot, unit: str) -> _Row:
@@ -226,8 +233,8 @@ def _queued(rows: Sequence[_Row], longest: float, unit: str, t: Say, language: s
         "x": lengths,
         "base": [row.usable or 0.0 for row in rows],
         "y": list(range(len(rows))),
-        "width": 0.24,
-        "offset": -0.12,
+        "width": 0.18,
+        "offset": -0.09,
         "customdata": [
             [
                 row.pool.pool_id,

@@ -3,11 +3,14 @@ Which pools the Fleet page shows, in which order, and what must be said beside t
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from pages.figures import number
 from pages.figures.fleet import MOST_ROWS, committed_ratio, convert
 from pages.texts import Say
 from scoring.model import PoolSnapshot
+
+ORDERS: Final = ("name", "committed", "waiting")
 
 
 def order_pools(pools: Sequence[PoolSnapshot], order: str) -> list[PoolSnapshot]:

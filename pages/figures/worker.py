@@ -123,6 +123,9 @@ def _told_parts(words: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
             column = np.where(split, column, 0.0)
         elif word == "free_or_prefix":
             column = np.where(split, 0.0, column)
+        elif word == "unattributed":
+            # Where only bounds of active and in flight follow, all that is used stays unattributed.
+            column = np.where(np.isfinite(words["active_tokens"]), column, words["used_tokens"])
         parts[word] = np.nan_to_num(column)
     return parts
 
@@ -146,8 +149,8 @@ def composition(pool: PoolSnapshot, history: PoolHistory, unit: str, span: Span)
         _line("committed", at_s, words["committed_tokens"] * scale, span.language, width=2.0),
         _hover(at_s, words, scale, unit, span),
     ]
-    usable = words["usable_tokens"][np.isfinite(words["usable_tokens"])]
-    top_value = float(usable.max()) * scale * 1.05 if len(usable) else None
+    tops = np.concatenate([words["usable_tokens"], words["committed_tokens"]])
+    top_value = float(np.nanmax(tops)) * scale * 1.05 if np.any(np.isfinite(tops)) else None
     axis: dict[str, Any] = {"rangemode": "tozero", "title": {"text": span.t(f"common.unit_{unit}")}}
     if top_value:
         axis |= {"range": [0, top_value]}
@@ -242,7 +245,9 @@ def queues(history: PoolHistory, span: Span) -> bytes | None:
     data = []
     for signal, color, dash in QUEUES:
         column = history.columns.get(signal)
-        if column is None or not np.any(np.isfinite(column)):
+        # A queue that stayed empty is left out; running is drawn even at zero, so that idle looks idle.
+        least = -1.0 if signal == "running_count" else 0.0
+        if column is None or not np.any(column > least):
             continue
         x, y = with_gaps(history.at_s, column)
         data.append(
@@ -259,11 +264,11 @@ def queues(history: PoolHistory, span: Span) -> bytes | None:
     if not data:
         return None
     axis = {"rangemode": "tozero", "title": {"text": span.t("worker.requests")}}
-    return span.pack({"data": data, "layout": span.layout(280, yaxis=axis)}, span.t("worker.queues"))
+    return span.pack({"data": data, "layout": span.layout(260, yaxis=axis)}, span.t("worker.queues"))
 
 
 def single(
-    at_s: FloatArray, values: FloatArray, span: Span, *, title: str, word: str, unit: str, height: int = 240
+    at_s: FloatArray, values: FloatArray, span: Span, *, title: str, word: str, unit: str, height: int = 260
 ) -> bytes | None:
     """Return one derived series over time, or None where nothing of it is known."""
     if not np.any(np.isfinite(values)):

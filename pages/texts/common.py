@@ -2,7 +2,7 @@
 
 TEXTS: dict[str, tuple[str, str]] = {
     "product": ("KVScope", "KVScope"),
-    "language": ("Language", "语言"),
+    "language": ("Language · 语言", "语言 · Language"),
     "live": ("Live", "实时"),
     "live_help": (
         "Off: the page stays at the instant it shows; the collector goes on.",

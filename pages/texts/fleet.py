@@ -21,7 +21,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "数据足够新、可参与评分的池。从未应答的工作节点计为离线。",
     ),
     "committed": ("Committed", "已承诺"),
-    "committed_max": ("median · max {share} {pool}", "中位 · 最高 {share} {pool}"),
+    "committed_max": ("{role} median; max {share} {pool}", "{role} 中位；最高 {share} {pool}"),
     "committed_help": (
         "Active + in flight + reserved, as a share of each pool's own usable, over {role} pools that are scored.",
         "活跃 + 传输中 + 已预留，占各池自身可用总量的比例；统计 {role} 中可评分的池。",
@@ -51,6 +51,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "没有内容的块，对能区分空闲与前缀的可评分池求和；可驱逐的前缀另计。",
     ),
     "free_prefix": ("+ {blocks} evictable", "+ {blocks} 可驱逐"),
+    "free_no_prefix": ("no evictable prefix", "无可驱逐前缀"),
+    "waiting_requests": ("requests, each once", "请求，各计一次"),
     "free_unknown": ("{count} pools do not tell", "{count} 个池未说明"),
     "waiting": ("Waiting", "等待请求"),
     "waiting_tokens": ("need {tokens}", "需要 {tokens}"),

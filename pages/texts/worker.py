@@ -46,6 +46,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "queues": ("Requests by queue", "各队列请求数"),
     "step_time": ("Decode step time", "Decode 步时"),
     "prefill_duty": ("Prefill duty", "Prefill 占空比"),
+    "batch": ("Decode batch", "Decode 批次"),
     "requests": ("requests", "请求数"),
     "history_empty": (
         "Nothing was stored of this pool in this range. First sample in memory: {first}.",
