@@ -40,11 +40,10 @@ class Gauge:
 
 @dataclass(slots=True)
 class Histogram:
-    """A histogram of one rank: sum, count and cumulative buckets (upper bound in s, count), None where unknown."""
+    """Sum and count of a histogram of one rank, None where unknown."""
 
     sum: float | None = None
     count: float | None = None
-    buckets: tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(slots=True)
@@ -93,24 +92,31 @@ class RankedSeries:
     def total(self, rank: int, *names: str, **only: str) -> float | None:
         """Return a counter summed over its own labels (finish reason, source), copies of processes merged first."""
         for name in names:
-            found = [
-                sample
-                for sample in self.samples.get((name, rank), ())
-                if all(sample.labels.get(label) == value for label, value in only.items())
-            ]
-            if found:
-                parts = [_merged(copies).value for copies in _by_labels(found, _PROCESS_LABELS).values()]
-                return None if any(part is None for part in parts) else sum(p for p in parts if p is not None)
+            found = self.samples.get((name, rank))
+            if found and only:
+                found = [s for s in found if all(s.labels.get(label) == value for label, value in only.items())]
+            if not found:
+                continue
+            if len(found) == 1:
+                return found[0].value
+            parts = [_merged(copies).value for copies in _by_labels(found, _PROCESS_LABELS).values()]
+            return None if any(part is None for part in parts) else sum(p for p in parts if p is not None)
         return None
 
     def histogram(self, rank: int, *names: str) -> Histogram:
         """Return the first histogram of `names` that the rank has; buckets of several label sets are added by bound."""
         for name in names:
             made = Histogram(sum=self.total(rank, f"{name}_sum"), count=self.total(rank, f"{name}_count"))
-            made.buckets = self._buckets(rank, f"{name}_bucket")
-            if made.sum is not None or made.count is not None or made.buckets is not None:
+            if made.sum is not None or made.count is not None:
                 return made
         return Histogram()
+
+    def buckets(self, rank: int, *names: str) -> tuple[tuple[float, float], ...] | None:
+        """Return the cumulative buckets of the first of `names` that has them whole, label sets added by bound."""
+        for name in names:
+            if (f"{name}_bucket", rank) in self.samples:
+                return self._buckets(rank, f"{name}_bucket")
+        return None
 
     def _buckets(self, rank: int, name: str) -> tuple[tuple[float, float], ...] | None:
         found = self.samples.get((name, rank))
@@ -163,16 +169,19 @@ def _rank(labels: Mapping[str, str], rank_labels: tuple[str, ...]) -> int | None
 def _by_labels(samples: Iterable[Sample], without: frozenset[str]) -> dict[tuple[tuple[str, str], ...], list[Sample]]:
     groups: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
     for sample in samples:
-        key = tuple(sorted((k, v) for k, v in sample.labels.items() if k not in without))
+        labels = sample.labels
+        kept = labels.items() if without.isdisjoint(labels) else [(k, v) for k, v in labels.items() if k not in without]
+        key = tuple(sorted(kept))
         groups.setdefault(key, []).append(sample)
     return groups
 
 
 def _merged(copies: list[Sample]) -> Gauge:
     """Merge copies of one series: the one that is not 0 counts; several that differ leave the value unknown."""
+    if len(copies) == 1:
+        value = copies[0].value
+        return Gauge(value, live_count=int(bool(value)))
     known = [sample.value for sample in copies if sample.value is not None]
-    if len(known) < len(copies) and len(copies) == 1:
-        return Gauge(None)
     live = sorted({value for value in known if value != 0.0})
     if len(live) > 1:
         return Gauge(None, high=live[-1], live_count=len(live))

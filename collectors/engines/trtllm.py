@@ -245,7 +245,7 @@ def read_text(answer: Answer | None) -> WorkerReading | None:
             dp_rank=rank,
             engine="trtllm",
             model=series.any_label(rank, "model_name"),
-            ttft_buckets=series.histogram(rank, "time_to_first_token_seconds").buckets,
+            ttft_buckets=series.buckets(rank, "time_to_first_token_seconds"),
             anomalies=tuple(numbers.anomalies),
             findings=tuple(numbers.findings),
         )

@@ -1,7 +1,6 @@
 """One vLLM engine's samples -> one `PoolReading`: conversions, sentinels, and what the counters prove."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 from collectors.engines.numbers import LARGEST_BYTES, Numbers
@@ -97,21 +96,19 @@ def read_pool(
                 dp_rank=rank,
             )
         )
-    ttft = series.histogram(rank, "time_to_first_token_seconds").buckets
-    itl = series.histogram(rank, "inter_token_latency_seconds", "time_per_output_token_seconds").buckets
-    reading = PoolReading(
+    fields["ttft_buckets"] = series.buckets(rank, "time_to_first_token_seconds")
+    fields["itl_buckets"] = series.buckets(rank, "inter_token_latency_seconds", "time_per_output_token_seconds")
+    fields["usage_high_ratio"] = usage_high
+    return PoolReading(
         dp_rank=rank,
         role=Role.UNKNOWN,
         engine=engine,
         version=version,
         model=series.label(rank, "num_requests_running", "model_name") or series.any_label(rank, "model_name"),
-        usage_high_ratio=usage_high,
-        ttft_buckets=ttft,
-        itl_buckets=itl,
         anomalies=tuple(numbers.anomalies),
         findings=tuple(findings),
+        **fields,
     )
-    return replace(reading, **fields)
 
 
 def _take_usage(
