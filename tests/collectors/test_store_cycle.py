@@ -54,7 +54,7 @@ def reading(worker_id: str, at_s: float, used_tokens: float | None = None, **mor
     return PoolReading(worker_id=worker_id, received_at_s=at_s, engine="sglang", used_tokens=used_tokens, **more)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(readings(), min_size=1, max_size=4, unique_by=lambda one: one.dp_rank), st.randoms())
 def test_a_reading_comes_back_whole_and_order_does_not_matter(batch: list[PoolReading], shuffle: random.Random) -> None:
     """Every field survives the store, None as None; the order of readings in a cycle changes nothing."""
@@ -92,14 +92,14 @@ def test_what_is_not_finite_is_unknown() -> None:
 def test_histories_are_the_past_at_any_instant() -> None:
     """A history at t knows nothing later than t and nothing older than its window; the newest is `last`."""
     with open_store(":memory:") as store:
-        for k in range(100):
+        for k in range(30):
             at_s = T0_S + k
             store.append_cycle(
                 CycleBatch(cycle_at_s=at_s, duration_s=0.1, polls=[poll("w", at_s)], readings=[reading("w", at_s, k)])
             )
-        for at, window in ((99, 60), (50, 10), (7, 60), (0, 1)):
+        for at, window in ((29, 60), (20, 10), (7, 60), (0, 1)):
             (history,) = store.latest_histories(T0_S + at + 0.5, window)
-            expected = [k for k in range(100) if at + 0.5 - window < k <= at + 0.5]
+            expected = [k for k in range(30) if at + 0.5 - window < k <= at + 0.5]
             assert history.columns["used_tokens"].tolist() == expected
             assert np.allclose(history.at_s - T0_S, expected)
             assert history.last.used_tokens == at
@@ -199,7 +199,7 @@ def test_a_lasting_finding_is_stored_once_a_minute_and_known_all_the_time() -> N
         rows = store.findings(T0_S, T0_S + 200)
         assert [round(at_s - T0_S) for at_s, _, found in rows if found == lasting] == [120, 60, 0]
         assert [round(at_s - T0_S) for at_s, _, found in rows if found == brief] == [30, 20]
-        for k in range(150):
+        for k in (0, 1, 19, 20, 24, 25, 29, 30, 31, 60, 129, 130, 149):
             first, second = store.latest_histories(T0_S + k + 0.5, 5.0)
             expected = ((lasting,) if k < 130 else ()) + ((brief,) if 20 <= k < 25 or k == 30 else ())
             assert set(first.last.findings) == set(expected)
@@ -235,7 +235,7 @@ def test_histograms_of_a_large_fleet_take_turns() -> None:
 
 def test_many_threads_read_and_write_at_once(tmp_path) -> None:
     """Writers and readers in eight threads: no error, no lost cycle, and every read sees whole cycles only."""
-    writer_count, cycle_count, pool_count = 4, 25, 20
+    writer_count, cycle_count, pool_count = 4, 8, 20
     problems: list[BaseException] = []
     is_over = threading.Event()
     with open_store(tmp_path / "kv.duckdb") as store:
