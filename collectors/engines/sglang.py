@@ -203,6 +203,9 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
     if info.has_metrics is False:
         text = "Started without --enable-metrics: evictable prefix, hit rate and throughput gauges are unknown."
         findings.append(Finding(code="metrics-off", text=text, severity=Severity.INFO))
+    if (loads.version or "").startswith("0.5.13") and info.is_multi_node and info.is_multi_tokenizer:
+        text = "Early 0.5.13 builds may end at start with several nodes and tokenizers (one address bound twice)."
+        findings.append(Finding(code="version-note", text=text, severity=Severity.INFO))
     facts = dict(info.facts)
     if loads.accelerator:
         facts["accelerator"] = loads.accelerator

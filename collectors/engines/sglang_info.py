@@ -76,6 +76,8 @@ class Info:
     tp_count: int | None = None
     accelerators_per_rank: float | None = None
     has_metrics: bool | None = None
+    is_multi_node: bool = False
+    is_multi_tokenizer: bool = False
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -118,6 +120,8 @@ def _take(info: Info, payload: Mapping[str, Any]) -> None:
         # With DP attention the ranks share the tensor-parallel group; without it each has one of its own.
         is_shared = payload.get("enable_dp_attention") is True and bool(counts["dp_size"])
         info.accelerators_per_rank = gpus / (counts["dp_size"] or 1.0) if is_shared else gpus
+    info.is_multi_node |= (as_number(payload.get("nnodes")) or 1) > 1
+    info.is_multi_tokenizer |= (as_number(payload.get("tokenizer_worker_num")) or 1) > 1
     if isinstance(payload.get("enable_metrics"), bool):
         info.has_metrics = payload["enable_metrics"]
     states = payload.get("internal_states")
