@@ -95,7 +95,14 @@ def _json_reading(rows: list[Any], text: WorkerReading | None) -> WorkerReading 
         if rejected:
             return NotUnderstood("no-iteration", f"trtllm: none of {rejected} rows at {METRICS} is an iteration.")
         # Each asking drains the list: nothing since the last one means that no iteration ran.
-        return WorkerReading(engine="trtllm", is_nothing_yet=text is None, pools=text.pools if text else ())
+        note = Finding(
+            code="no-iteration-since",
+            text="No iteration since the last asking: an idle engine reports nothing, its last figures grow old.",
+            severity=Severity.INFO,
+        )
+        return WorkerReading(
+            engine="trtllm", is_nothing_yet=text is None, pools=text.pools if text else (), findings=(note,)
+        )
     pools = tuple(_pool(newest[rank], rank) for rank in sorted(newest))
     findings = [finding for pool in pools for finding in pool.findings]
     if not has_rank:

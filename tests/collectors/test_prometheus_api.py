@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from collectors.engines import identify
 from collectors.engines.contract import Answer
+from collectors.exposition import scan
 from collectors.prometheus_api import PrometheusError, PrometheusSource
 
 PAYLOADS = Path(__file__).resolve().parent.parent / "payloads"
@@ -303,6 +305,64 @@ def vector(*rows):
     """Return an instant vector's text of (labels, value)."""
     result = [{"metric": labels, "value": [1000, value]} for labels, value in rows]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+def recorded():
+    """Return the recorded texts of every engine, SGLang's from the shared collection where it is at hand."""
+    names = ["vllm/0.32.0/metrics.txt", "dynamo/1.6.1/decode_worker_metrics_underload.txt"]
+    found = {name: (PAYLOADS / name).read_bytes() for name in names}
+    found |= {path.name: path.read_bytes() for path in sorted((PAYLOADS / "vllm/cases").glob("P*/*.prom"))}
+    found |= {path.name: path.read_bytes() for path in sorted((PAYLOADS / "sglang").rglob("*metrics*.txt"))}
+    return found
+
+
+def as_server(body):
+    """Answer queries as a server would that scraped `body`: by the names that the query's own patterns take."""
+    samples = scan(body).samples
+
+    def answer(query):
+        if not query.startswith("{"):
+            return 200, vector()
+        wanted = re.search(r'__name__=~"([^"]+)"', query)[1]
+        unwanted = re.search(r'__name__!~"([^"]+)"', query)
+        rows = [
+            ({**sample.labels, "__name__": sample.name, "job": "j", "instance": "host:1"}, _written(sample.value))
+            for sample in samples
+            if re.fullmatch(wanted, sample.name) and not (unwanted and re.fullmatch(unwanted[1], sample.name))
+        ]
+        return 200, vector(*rows)
+
+    return answer
+
+
+def _written(value):
+    return "NaN" if value is None else repr(value)
+
+
+@pytest.mark.parametrize("name", recorded())
+def test_the_queries_bring_everything_the_dialects_read(name):
+    """Every recorded text gives the same pools through the API's selectors and JSON as it gives directly."""
+    body = recorded()[name]
+    ((_, reading),) = replayed(as_server(body)).readings
+    expected = direct(body)
+    assert len(reading.pools) == len(expected)
+    assert [bare(pool) for pool in reading.pools] == [bare(pool) for pool in expected]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("nan", "0/0"), ("empty", "no series")])
+def test_an_idle_window_in_the_field_is_no_traffic(name, reason):
+    """P05: the API answers the text "NaN" or an empty vector: unknown with "no traffic", never 0 ms."""
+    text = (PAYLOADS / "prometheus" / "P05" / f"promapi_{name}.json").read_text()
+
+    async def main():
+        transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+        async with httpx.AsyncClient(transport=transport) as client:
+            return await PrometheusSource("http://p:9090").query_value(client, "ttft_p99", 1000.0)
+
+    found = asyncio.run(main())
+    assert found.value is None
+    assert "no traffic" in found.reason
+    assert reason in found.reason
 
 
 def usage_of(job, instance, value, **labels):

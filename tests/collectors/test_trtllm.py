@@ -119,6 +119,7 @@ def test_a_drained_list_is_nothing_yet():
     """An empty list means that no iteration ran since the last asking: no pool, and no error."""
     reading = read(b"[]")
     assert (reading.pools, reading.is_nothing_yet) == ((), True)
+    assert [finding.code for finding in reading.findings] == ["no-iteration-since"]
 
 
 TEXT = b"""trtllm_kv_cache_utilization{model_name="m"} 0.25

@@ -243,6 +243,17 @@ def test_number_formats_count_their_scales(dtype, vector_bytes):
     assert kv_geometry(config_named("llama-3.1-8b"), dtype).bytes_per_token == 32 * 2 * 8 * vector_bytes
 
 
+def test_auto_is_the_models_own_format():
+    """`auto` takes the file's dtype, nested or not, and bf16 where it says none."""
+    shape = config_named("llama-3.1-8b")
+    names = [kv_geometry({**shape, **more}, "auto").kv_dtype for more in ({}, {"torch_dtype": "float16"})]
+    assert names == ["bf16", "fp16"]
+    assert (
+        kv_geometry({"dtype": "torch.bfloat16", "text_config": {**shape, "dtype": "float32"}}, "auto").kv_dtype
+        == "fp32"
+    )
+
+
 def test_capacity_rounds_down_to_whole_blocks_and_never_promises_more_than_memory():
     """Capacity is a multiple of the block, fits the memory, and one block more would not."""
     geometry = kv_geometry(config_named("qwen3-32b"), tp=2)
