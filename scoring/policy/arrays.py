@@ -264,10 +264,11 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
         queued = np.where(waiting == 0.0, np.fmax(queued, 0.0), queued)
         uncached = column("waiting_uncached_tokens")
         silent = (waiting > 0.0) & ~(uncached > 0.0)
+        uncached = np.where(silent, np.nan, np.where(waiting == 0.0, np.fmax(uncached, 0.0), uncached))
         uncached = notes.fill(
             "queue",
-            np.where(silent, np.nan, uncached),
-            np.where(silent, waiting * mean_prompt, np.where(waiting == 0.0, 0.0, np.nan)),
+            uncached,
+            np.where(silent, waiting * mean_prompt, np.nan),
             "waiting prompt tokens are estimated: requests waiting x mean prompt",
         )
         life_rate = _raw(pools, "prefill_uncached_tokens_total") / _raw(pools, "prefill_busy_s_total")
@@ -393,17 +394,15 @@ def link_columns(
     """
     Return (bandwidth_bytes_per_s, latency_s, queued_bytes) of the path of every pair.
 
-    Of shape (1, 1) where every path is alike, else (len(rows), len(columns)). The most exact link wins: both
-    ends named, then the target, then the source, then neither. No link at all: bandwidth NaN, latency 0.
+    Of shape (1, 1) where every path is alike, else (len(rows), len(columns)). Of several links that match a pair the
+    last one counts, as in the fleet file. No link at all: bandwidth NaN, latency 0.
     """
-    ordered = sorted(links, key=lambda link: (link.source != "*", link.target != "*", link.source, link.target))
-    ordered.sort(key=lambda link: 2 * (link.target != "*") + (link.source != "*"))
     is_exact = _is_exact(links)
     shape = (len(rows), len(columns)) if is_exact else (1, 1)
     bandwidth, latency, queued = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
     sources = np.array([pools[row].worker_id for row in rows] if is_exact else [], dtype=object)
     targets = np.array([pools[column].worker_id for column in columns] if is_exact else [], dtype=object)
-    for link in ordered:
+    for link in links:
         cells = np.ix_(
             np.arange(shape[0]) if link.source == "*" else np.flatnonzero(sources == link.source),
             np.arange(shape[1]) if link.target == "*" else np.flatnonzero(targets == link.target),

@@ -264,6 +264,9 @@ def _refusal(prepared: Prepared, rejections: Sequence[Rejection], pick: _Pick) -
         return "refused: the fleet has no pools"
     if pick.scores is not None and pick.scores.refusal is not None:
         return f"refused: {pick.scores.refusal}"
+    largest = _larger_than_all(prepared, rejections)
+    if largest is not None:
+        return largest
     counts = Counter(rejection.filter for rejection in rejections)
     words = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     if len(rejections) == len(prepared.arrays):
@@ -275,6 +278,21 @@ def _refusal(prepared: Prepared, rejections: Sequence[Rejection], pick: _Pick) -
     if not ((role == UNIFIED).any() or ((role == PREFILL).any() and (role == DECODE).any())):
         return "refused: there is no pair: a prefill pool needs a decode pool, or a unified one serves alone"
     return f"refused: no admissible pair is left ({words or 'every pair is refused'})"
+
+
+def _larger_than_all(prepared: Prepared, rejections: Sequence[Rejection]) -> str | None:
+    """Return that no generating pool could ever hold the request, and the largest that could."""
+    arrays, room = prepared.arrays, prepared.room
+    too_large = {each.pool for each in rejections if each.filter == "too-large"}
+    generating = [index for index in range(len(arrays)) if arrays.role[index] in (DECODE, UNIFIED)]
+    if not generating or any(arrays.ids[index] not in too_large for index in generating):
+        return None
+    usable = [float(arrays.usable_tokens[index]) for index in generating]
+    best = generating[int(np.argmax(usable))]
+    return (
+        f"refused: the request needs {room.demand_tokens[best]:,.0f} tokens, more than any pool holds; the largest is "
+        f"{arrays.ids[best]} with {max(usable):,.0f}"
+    )
 
 
 def _explained(

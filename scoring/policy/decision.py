@@ -86,7 +86,7 @@ class ScoreTable:
         raise ValueError(f"{prefill} -> {decode} is not a pair of this fleet")
 
     def ranking(self, count: int) -> tuple[Ranked, ...]:
-        """Return the best admissible pairs by rising score, then by id."""
+        """Return the best admissible pairs by rising score; equal scores as `ScoreBlock.best` orders them."""
         found = []
         for block in (self.pairs, self.alone):
             if block is None:
@@ -95,7 +95,7 @@ class ScoreTable:
                 p = self.ids[int(block.rows[row])]
                 d = p if block.is_alone else self.ids[int(block.columns[column])]
                 found.append(Ranked(prefill=p, decode=d, score=float(block.total[row, column])))
-        found.sort(key=lambda item: (item.score, item.prefill, item.decode))
+        found.sort(key=lambda item: item.score)
         return tuple(found[:count])
 
 

@@ -314,12 +314,14 @@ def _prefill(case: _Case, gaps: _Fallbacks, hit: FloatArray) -> PrefillSide:
         modelled = service.prefill_s(prompt, case.full(0.0), base, per_token, per_token2)
         text = "prefill rate is not measured: the service profile is taken"
         rate = gaps.fill(rate, prompt / modelled, text, only=case.computes)
-    terms = ("prefill_wait", "prefill_compute", "prefix_benefit")
+    terms = ("prefill_wait", "prefill_compute")
     slowest = _worst(rate, case.computes & (rate > 0.0), is_low_worst=True)
     text = "prefill rate is not known: the slowest known one of the fleet"
     rate = gaps.fill(rate, slowest, text, *terms, only=case.computes)
     text = "no prefill rate of the fleet is known: one TTFT budget a prompt"
     rate = gaps.fill(rate, prompt / case.slo.ttft_s, text, *terms, only=case.computes)
+    if "prefill_compute" in gaps.unknown and hit.any():
+        gaps.unknown["prefix_benefit"] = gaps.unknown["prefill_compute"] & (hit > 0.0)
     mean_prompt = np.where(np.isnan(arrays.mean_prompt_tokens), prompt, arrays.mean_prompt_tokens)
     linear = cost.linear_prefill_s(rate, mean_prompt, base, per_token2)
     text = "prompt tokens ahead are not known: one prompt like this"

@@ -428,4 +428,7 @@ def _unknown(
             flag(term, mask[rows][:, None] if is_alone else mask[columns][None, :])
     if not is_alone and not model.is_path_known:
         flag("transfer", np.isnan(model.starts.bandwidth_bytes_per_s) | np.isnan(model.starts.size_bytes))
+    for term in ("prefill_wait", "prefill_compute", "transfer", "decode_wait"):
+        if term in found:
+            flag("slo_risk", found[term])  # The predicted TTFT rests on all of them.
     return found

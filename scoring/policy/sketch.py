@@ -151,7 +151,15 @@ def sketch_pool(
         queue_retracted_count=_f(0 if role is Role.DECODE else None),
         prealloc_ready_count=unknown(SKETCHED),
         waiting_uncached_tokens=_f(uncached_tokens),
-        reading=PoolReading(worker_id=worker_id, dp_rank=int(rank or 0), role=role, model=model, anomalies=anomalies),
+        reading=PoolReading(
+            worker_id=worker_id,
+            dp_rank=int(rank or 0),
+            received_at_s=at_s,
+            role=role,
+            engine="sketch",
+            model=model,
+            anomalies=anomalies,
+        ),
         is_serving=is_serving,
     )
 
