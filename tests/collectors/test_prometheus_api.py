@@ -308,12 +308,15 @@ def vector(*rows):
 
 
 def recorded():
-    """Return the recorded texts of every engine, SGLang's from the shared collection where it is at hand."""
-    names = ["vllm/0.32.0/metrics.txt", "dynamo/1.6.1/decode_worker_metrics_underload.txt"]
-    found = {name: (PAYLOADS / name).read_bytes() for name in names}
-    found |= {path.name: path.read_bytes() for path in sorted((PAYLOADS / "vllm/cases").glob("P*/*.prom"))}
-    found |= {path.name: path.read_bytes() for path in sorted((PAYLOADS / "sglang").rglob("*metrics*.txt"))}
-    return found
+    """Return the recorded texts of every engine."""
+    places = [
+        *(PAYLOADS / "vllm").rglob("*.prom"),
+        *(PAYLOADS / "vllm").rglob("metrics.txt"),
+        *(PAYLOADS / "dynamo").rglob("decode*.txt"),
+        *(PAYLOADS / "sglang").rglob("*metrics*.prom"),
+        *(PAYLOADS / "sglang").rglob("*metrics*.txt"),
+    ]
+    return {str(path.relative_to(PAYLOADS)): path.read_bytes() for path in sorted(places)}
 
 
 def as_server(body):
