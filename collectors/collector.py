@@ -125,10 +125,11 @@ class Collector:
 
     async def _set_up(self) -> None:
         poll = self._settings.poll
+        lists = self._make_transport()
         self._client = httpx.AsyncClient(
-            transport=self._make_transport(), timeout=poll.timeout_s, trust_env=False, follow_redirects=False
+            transport=lists, timeout=poll.timeout_s, trust_env=False, follow_redirects=False
         )
-        self._discovery = Discovery(self._settings, self._client)
+        self._discovery = Discovery(self._settings, lists)
         if self._settings.prometheus is not None:
             self._prometheus = PrometheusPoll(self._settings.prometheus, self._client, time.time)
         self._poller = Poller(

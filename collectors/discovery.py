@@ -18,6 +18,7 @@ import httpx
 
 from collectors.addresses import base_url, host_port, safe_url, split_rank
 from collectors.errors import DiscoveryError
+from collectors.exchange import Failure, ask
 from collectors.settings import Settings, WorkerSettings, configured_bytes_per_token, read_secret, worker_name
 from scoring.model import Role
 
@@ -85,10 +86,10 @@ class _Found:
 class Discovery:
     """The merged list of workers, kept current by `refresh`."""
 
-    def __init__(self, settings: Settings, client: httpx.AsyncClient | None = None) -> None:
-        """`client` reads routers and http_sd; without one only the fleet file and file_sd are read."""
+    def __init__(self, settings: Settings, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """`transport` reads routers and http_sd; without one only the fleet file and file_sd are read."""
         self._settings = settings
-        self._client = client
+        self._transport = transport
         self._found: dict[str, _Found] = {}
         self._reports: dict[str, ListReport] = {}
         self._vanished: dict[str, Target] = {}
@@ -162,7 +163,7 @@ class Discovery:
     def _lists(self) -> list[tuple[str, str]]:
         discovery = self._settings.discovery
         lists = [("file_sd", str(path)) for path in discovery.file_sd]
-        if self._client is not None:
+        if self._transport is not None:
             lists += [("router", url) for url in discovery.sglang_router]
             lists += [("http_sd", url) for url in discovery.http_sd]
         return lists
@@ -185,25 +186,23 @@ class Discovery:
             return await self._get(url.rstrip("/") + "/get_loads")
 
     async def _get(self, url: str) -> Any:
-        if self._client is None:
-            raise DiscoveryError("no client to read it with")
+        if self._transport is None:
+            raise DiscoveryError("no transport to read it with")
         token = read_secret(self._settings.discovery.token_env)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kvscope"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
+        poll = self._settings.poll
+        timeout = {"connect": poll.connect_timeout_s, "read": poll.timeout_s, "write": poll.timeout_s, "pool": None}
+        request = httpx.Request("GET", url, headers=headers, extensions={"timeout": timeout})
+        deadline_at = asyncio.get_running_loop().time() + poll.timeout_s
+        answer = await ask(self._transport, request, max_bytes=MAX_LIST_BYTES, deadline_at=deadline_at)
         shown = safe_url(url)
-        body = bytearray()
-        try:
-            async with self._client.stream("GET", url, headers=headers, follow_redirects=False) as response:
-                if response.status_code != 200:
-                    raise DiscoveryError(f"{shown} answered HTTP {response.status_code}")
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > MAX_LIST_BYTES:
-                        raise DiscoveryError(f"{shown} sent more than {MAX_LIST_BYTES} bytes")
-        except httpx.HTTPError as error:
-            raise DiscoveryError(f"{shown} cannot be read ({type(error).__name__})") from error
-        return _json(bytes(body), shown)
+        if isinstance(answer, Failure):
+            raise DiscoveryError(f"{shown} cannot be read ({answer.kind}: {answer.detail})")
+        if answer.status != 200:
+            raise DiscoveryError(f"{shown} answered HTTP {answer.status}")
+        return _json(answer.body, shown)
 
 
 def static_target(worker: WorkerSettings, settings: Settings) -> Target:
