@@ -170,7 +170,7 @@ def pool_rates(history: PoolHistory, at_s: float, window_s: float) -> PoolRates:
         itl_mean_s=_mean(window, "itl_s_total", "itl_count_total", "seconds between tokens"),
         window_s=window_s,
         transfers_per_s=transfers,
-        transfer_drain_s=_drain(window, transfers),
+        transfer_drain_s=_drain(window, transfers, role),
         bootstrap_net_per_s=_queue_net(window, "queue_bootstrap_count"),
     )
 
@@ -314,7 +314,9 @@ def _ratio(window: _Window) -> Figure:
     return derived(min(1.0, hits / queries), f"prefix hits / looked up, in tokens, {_note(found)}")
 
 
-def _drain(window: _Window, transfers: Figure) -> Figure:
+def _drain(window: _Window, transfers: Figure, role: Role) -> Figure:
+    if role not in (Role.PREFILL, Role.UNKNOWN):
+        return unknown("only a prefill worker sends")
     waiting = window.last("queue_inflight_count")
     if waiting is None:
         return unknown("the source does not report transfers waiting")

@@ -343,8 +343,9 @@ def _note_scan(metrics: Metrics, exposition: Exposition) -> None:
     if exposition.rejected_count:
         text = f"{exposition.rejected_count} lines of /metrics are no samples (cut off or malformed) and were left out."
         metrics.findings.append(Finding(code="lines-rejected", text=text, severity=Severity.INFO))
-    if exposition.unknown_count:
-        text = f"{exposition.unknown_count} series say NaN or infinity: unknown, not 0."
+    unknown = sorted({bare_name(sample.name, "sglang") for sample in exposition.samples if sample.value is None})
+    if unknown:
+        text = f"NaN, infinite or contradictory, hence unknown and not 0: {', '.join(unknown[:8])}."
         metrics.findings.append(Finding(code="values-unknown", text=text, severity=Severity.INFO))
     if exposition.duplicate_count:
         text = f"{exposition.duplicate_count} series appear twice; where they contradict, the figure is unknown."
