@@ -35,7 +35,7 @@ LOOKBACK_S: Final = 6 * 3600.0
 """Chosen: a worker down for longer than a shift is known from its polls alone, without its last figures."""
 
 _SIGNALS: Final = signal_names()
-_TEXT_END: Final = 9
+_TEXT_END: Final = 10
 """Where the signals begin in a row of `_last_rows`."""
 _NO_SAMPLES: Final = np.empty(0)
 
@@ -103,8 +103,8 @@ def _samples(cursor: duckdb.DuckDBPyConnection, tier: Tier, begin_us: int, at_us
 def _last_rows(
     cursor: duckdb.DuckDBPyConnection, tier: Tier, begin_us: int, at_us: int, worker_ids: Sequence[str] | None = None
 ) -> list[tuple[Any, ...]]:
-    """Return per pool the newest row: identity, time, texts, rank count, anomalies, then signals when `worker_ids`."""
-    side = "null, null" if tier.step_s else "expected_rank_count, anomalies"
+    """Return per pool the newest row up to `_TEXT_END`, then its signals when `worker_ids` are given."""
+    side = "null, null, null" if tier.step_s else "answered_at_s, expected_rank_count, anomalies"
     signals = "" if worker_ids is None else f", {', '.join(_signal_expressions(tier))}"
     chosen = "" if worker_ids is None else " and list_contains(?::varchar[], worker_id)"
     # The newest row's key first, its wide columns after: a window over all columns would sort them all.
@@ -163,7 +163,7 @@ class _Beside:
 
 
 def _reading(row: tuple[Any, ...], at_us: int, signals: Mapping[str, Any], beside: _Beside) -> PoolReading:
-    worker_id, dp_rank, received_us, role, engine, version, model, expected, anomalies = row[:_TEXT_END]
+    worker_id, dp_rank, received_us, role, engine, version, model, answered_at_s, expected, anomalies = row[:_TEXT_END]
     ttft, itl = beside.buckets.get((worker_id, dp_rank), (None, None))
     findings = beside.findings.get(worker_id, ())
     return PoolReading(
@@ -177,6 +177,7 @@ def _reading(row: tuple[Any, ...], at_us: int, signals: Mapping[str, Any], besid
         ttft_buckets=from_list(ttft),
         itl_buckets=from_list(itl),
         anomalies=tuple(anomalies or ()),
+        answered_at_s=answered_at_s,
         expected_rank_count=expected,
         findings=tuple(finding for finding in findings if finding.dp_rank in (None, dp_rank)),
         **signals,

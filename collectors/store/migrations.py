@@ -290,6 +290,11 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             ),
         ),
     ),
+    Migration(
+        number=4,
+        name="the engine's clock when it answered",
+        statements=("alter table readings add column answered_at_s double",),
+    ),
 )
 
 _LEDGER = (

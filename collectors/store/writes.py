@@ -6,6 +6,7 @@ Unknown is NULL in the tables, because a single NaN would make every sum and qua
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -50,17 +51,18 @@ def _reading_columns(batch: CycleBatch, buckets: Mapping[int, StoredBuckets]) ->
         "model": texts([reading.model for reading in readings]),
     }
     # Columns that nobody fills are left out: NULL by default, and an insert costs by the column.
-    for name, values in (
-        ("expected_rank_count", [reading.expected_rank_count for reading in readings]),
-        ("anomalies", [list(reading.anomalies) or None for reading in readings]),
-    ):
-        if any(value is not None for value in values):
-            columns[name] = texts(values)
+    rows = zip(_SIGNALS, signal_matrix(readings), strict=True)
+    columns |= {name: row for name, row in rows if not np.isnan(row).all()}
+    if any(reading.answered_at_s is not None for reading in readings):
+        columns["answered_at_s"] = numbers([reading.answered_at_s for reading in readings])
+    if any(reading.expected_rank_count is not None for reading in readings):
+        columns["expected_rank_count"] = numbers([reading.expected_rank_count for reading in readings])
+    if any(reading.anomalies for reading in readings):
+        columns["anomalies"] = texts([list(reading.anomalies) or None for reading in readings])
     if buckets:
         for name, of in (("ttft_buckets", attrgetter("ttft")), ("itl_buckets", attrgetter("itl"))):
             columns[name] = texts([as_list(of(buckets[i])) if i in buckets else None for i in range(len(readings))])
-    rows = zip(_SIGNALS, signal_matrix(readings), strict=True)
-    return columns | {name: row for name, row in rows if not np.isnan(row).all()}
+    return columns
 
 
 def _poll_columns(batch: CycleBatch) -> Columns:
@@ -95,7 +97,8 @@ class Writes:
         findings = [*((*item, False) for item in begun), *((*item, True) for item in over)]
         buckets = due_buckets(batch.readings, self._stored_buckets, batch.cycle_at_s)
         router_workers = batch.router_workers
-        workers = [record for record in batch.workers if self._known_workers.get(record.worker_id) != record]
+        workers = [replace(record, url=_without_credentials(record.url)) for record in batch.workers]
+        workers = [record for record in workers if self._known_workers.get(record.worker_id) != record]
         tables: dict[str, Columns] = {
             "cycles": {
                 "ts": times([batch.cycle_at_s]),
@@ -170,6 +173,13 @@ class Writes:
 
 def _finding_key(worker_id: str, finding: Finding) -> _FindingKey:
     return worker_id, finding.dp_rank, finding.code
+
+
+def _without_credentials(url: str) -> str:
+    """Return `url` without `user:password@`: the store is shown and exported, so no secret may enter."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}" if mark else url
 
 
 def _worker_columns(workers: Sequence[WorkerRecord], at_s: float) -> Columns:

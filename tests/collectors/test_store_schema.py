@@ -13,7 +13,10 @@ from collectors.store.migrations import MIGRATIONS, Migration, add_signal, migra
 from scoring.model import PoolReading, signal_names
 
 OTHER_COLUMNS = {
-    "ts cycle_at worker_id dp_rank role engine version model expected_rank_count ttft_buckets itl_buckets anomalies",
+    (
+        "ts cycle_at worker_id dp_rank role engine version model expected_rank_count "
+        "ttft_buckets itl_buckets anomalies answered_at_s"
+    ),
     "ts last_at sample_count worker_id dp_rank role engine version model",
 }
 
