@@ -27,6 +27,7 @@ DEFAULT_FLEET_FILE: Final = Path("var/demo/fleet.toml")
 DEFAULT_PORT: Final = 8501
 READY_WAIT_S: Final = 60.0
 STOP_WAIT_S: Final = 10.0
+LAG_TOLD_S: Final = 10.0
 
 
 def _speed(text: str) -> float:
@@ -209,12 +210,22 @@ async def _simulate(
         if ticking is None:
             raise RuntimeError("the fleet is not ticking after its start")
         waiting = asyncio.create_task(told.wait())
+        teller = asyncio.create_task(_tell_lag(served, args.speed, say))
         await asyncio.wait((waiting, ticking), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        teller.cancel()
         if ticking.done():
             ticking.result()
     finally:
         await served.close()
+
+
+async def _tell_lag(served: Any, speed: float, say: Callable[[str], None]) -> None:
+    """Say once when the machine cannot keep the asked speed: seconds read from the fleet are off by then."""
+    while served.fleet.skipped_s < LAG_TOLD_S:
+        await asyncio.sleep(1.0)
+    say(f"this machine does not keep up with --speed {speed:g}: the fleet skips time; use a lower one")
+    sys.stdout.flush()
 
 
 async def _play(

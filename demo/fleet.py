@@ -30,8 +30,8 @@ from simulation.traffic import IntArray
 
 TICK_S: Final = 0.05
 """Wall seconds between two looks: the engine's stall refresh, the shortest interval at which it publishes."""
-MAX_LAG_S: Final = 5.0
-"""Chosen: a fleet further from its clock than this (a laptop that slept) skips instead of catching up."""
+MAX_LAG_S: Final = 1.0
+"""Chosen: a fleet further from its clock than this (a laptop that slept, a speed the machine cannot keep) skips."""
 ITL_EVERY_TICKS: Final = 20
 
 Scheduled = tuple[float, DemoRequest, tuple[int, int] | None]
@@ -45,6 +45,7 @@ class DemoFleet:
         plan: What it is made of.
         workers: The answering side, in plan order.
         book: Requests and what became of them.
+        skipped_s: Wall seconds that were not lived because the fleet was too far behind.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class DemoFleet:
         self._pending: list[Scheduled] = []
         self._tick_count = 0
         self._origin_s = 0.0
+        self.skipped_s = 0.0
         self.workers = [Worker(plan, clock, extra_routes=extra_routes) for plan in self.plan.workers]
         self._by_name = {worker.name: worker for worker in self.workers}
         self._since: dict[int, PoolView] = {}
@@ -100,14 +102,21 @@ class DemoFleet:
         for _ in range(ticks + 1):
             self._tick()
 
-    def advance(self, now_s: float) -> bool:
-        """Bring the fleet to `now_s`, wall time; return whether a worker died or came back."""
+    def advance(self, now_s: float, most_ticks: int | None = None) -> bool:
+        """
+        Bring the fleet to `now_s`, wall time, or `most_ticks` nearer; return whether a worker died or came back.
+
+        `skipped_s` grows by what was too far behind (or ahead of a clock set back) to be lived.
+        """
         lag_s = now_s - self.wall_s(self.virtual_s)
         if self._max_lag_s is not None and abs(lag_s) > self._max_lag_s:
             self._origin_s += lag_s
+            self.skipped_s += abs(lag_s)
         down = set(self._down)
-        while self.wall_s(self.virtual_s) + TICK_S <= now_s + 1e-9:
+        ticks = 0
+        while self.wall_s(self.virtual_s) + TICK_S <= now_s + 1e-9 and (most_ticks is None or ticks < most_ticks):
             self._tick()
+            ticks += 1
         return down != self._down
 
     def _tick(self) -> None:
@@ -274,6 +283,7 @@ class DemoFleet:
             "virtual_s": self.virtual_s,
             "wall_s": self.wall_s(self.virtual_s),
             "speed": self._speed,
+            "skipped_s": self.skipped_s,
             "seed": self._seed,
             "scenario": self.describe(),
             "requests": self.book.counts(),

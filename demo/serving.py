@@ -7,6 +7,7 @@ Read next: `fleet` (what happens at a tick) and `control` (`/demo/...`).
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
 
@@ -14,6 +15,8 @@ from demo.control import add_control
 from demo.fleet import TICK_S, DemoFleet
 from demo.hosting import Site, application
 from demo.scenarios import Scenario
+
+MOST_TICKS: Final = 2
 
 
 class ServedFleet:
@@ -78,16 +81,12 @@ class ServedFleet:
             else:
                 await worker.site.stop()
 
-    async def step(self, now_s: float) -> None:
-        """Bring the fleet to `now_s`, wall time."""
-        if self.fleet.advance(now_s):
-            await self.settle()
-
     async def _tick(self) -> None:
         next_s = time.monotonic()
         while True:
-            await self.step(self._clock())
-            # A fixed grid, so that late ticks do not add up; behind it, the next one comes at once but yields.
+            # Few at a time: answers must not wait while a late fleet catches up.
+            if self.fleet.advance(self._clock(), MOST_TICKS):
+                await self.settle()
             next_s = max(next_s + TICK_S, time.monotonic())
             await asyncio.sleep(next_s - time.monotonic())
 
