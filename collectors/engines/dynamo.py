@@ -139,12 +139,14 @@ def _finished(series: RankedSeries, numbers: Numbers) -> dict[str, Any]:
 
 def _with_component(pool: PoolReading, series: RankedSeries, role: Role) -> PoolReading:
     """Add what only Dynamo knows: the role, and finished requests where the engine counts none."""
-    more: dict[str, Any] = {} if pool.role is not Role.UNKNOWN or role is Role.UNKNOWN else {"role": role}
+    # An engine inside that calls itself unified does not know what Dynamo uses it for; `backend` may be decode, too.
+    own = Role.UNKNOWN if pool.role is Role.UNIFIED else pool.role
+    more: dict[str, Any] = {"role": own if role is Role.UNKNOWN else role}
     numbers = Numbers(dp_rank=pool.dp_rank)
     if len(series.ranks) == 1:
         # These series speak for the process: with several ranks in it they cannot be told apart.
-        own = _finished(series, numbers)
-        more.update({name: value for name, value in own.items() if getattr(pool, name) is None})
+        finished = _finished(series, numbers)
+        more.update({name: value for name, value in finished.items() if getattr(pool, name) is None})
     more["anomalies"] = (*pool.anomalies, *numbers.anomalies)
     more["findings"] = (*pool.findings, *numbers.findings)
     return replace(pool, **more)

@@ -2,7 +2,8 @@
 TensorRT-LLM: `/metrics` is a JSON list of iterations (drained by each asking), Prometheus text lies elsewhere.
 
 A row has `kvCacheStats` in blocks. Used blocks are those that requests hold; free ones include reusable prefix, so
-free and prefix are one figure. Some versions count host blocks into `max` and not into `free`: where the first
+free and prefix are one figure. A server does not say its role: it is taken for unified, and the fleet file's word
+outranks that. Some versions count host blocks into `max` and not into `free`: where the first
 iteration proves it (used differs from what was ever allocated), the device pool is `free + allocTotal`.
 """
 
@@ -14,7 +15,7 @@ from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import Numbers, as_mapping, as_number, decode_json
 from collectors.engines.ranked_series import MOST_RANKS, RankedSeries, refusal
 from collectors.exposition import is_exposition, scan, spellings
-from scoring.model import Finding, PoolReading, Severity, WorkerReading
+from scoring.model import Finding, PoolReading, Role, Severity, WorkerReading
 
 METRICS: Final = "/metrics"
 PROMETHEUS: Final = "/prometheus/metrics"
@@ -151,7 +152,11 @@ def _pool(row: Mapping[str, Any], rank: int) -> PoolReading:
         fields["prefix_hit_tokens_total"] = reused * block
         fields["prefix_query_tokens_total"] = (reused + missed) * block
     reading = PoolReading(
-        dp_rank=rank, engine="trtllm", anomalies=tuple(numbers.anomalies), findings=tuple(numbers.findings)
+        dp_rank=rank,
+        role=Role.UNIFIED,
+        engine="trtllm",
+        anomalies=tuple(numbers.anomalies),
+        findings=tuple(numbers.findings),
     )
     return replace(reading, **fields)
 
@@ -250,6 +255,7 @@ def read_text(answer: Answer | None) -> WorkerReading | None:
             fields[count_field] = numbers.take(found.count, count_field, source=f"{source}_count")
         reading = PoolReading(
             dp_rank=rank,
+            role=Role.UNIFIED,
             engine="trtllm",
             model=series.any_label(rank, "model_name"),
             ttft_buckets=series.buckets(rank, "time_to_first_token_seconds"),

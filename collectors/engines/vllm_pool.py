@@ -71,6 +71,17 @@ def block_denominators(series: RankedSeries) -> dict[int, int]:
     return {rank: max(found - 1, 1) if keeps_null else found for rank, found in blocks.items()}
 
 
+def role_of(series: RankedSeries, rank: int) -> Role:
+    """
+    Return UNIFIED for an engine without a trace of hand-overs, else UNKNOWN: vLLM does not say its role.
+
+    The fleet file's word outranks this, and a router's fills in where it is unknown.
+    """
+    hands_over = any(name.startswith("nixl_") for name, at in series.samples if at == rank)
+    received = series.total(rank, "prompt_tokens_by_source_total", source="external_kv_transfer")
+    return Role.UNKNOWN if hands_over or received else Role.UNIFIED
+
+
 def read_pool(
     series: RankedSeries, rank: int, denominator_blocks: int | None, *, engine: str, version: str | None
 ) -> PoolReading:
@@ -101,7 +112,7 @@ def read_pool(
     fields["usage_high_ratio"] = usage_high
     return PoolReading(
         dp_rank=rank,
-        role=Role.UNKNOWN,
+        role=role_of(series, rank),
         engine=engine,
         version=version,
         model=series.label(rank, "num_requests_running", "model_name") or series.any_label(rank, "model_name"),

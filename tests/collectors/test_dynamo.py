@@ -29,7 +29,7 @@ def read(body, name="dynamo"):
 def test_a_decode_worker_carries_its_engines_figures():
     """Captured under load: ratio 0.2890625 (592 of 2,048 blocks), 23 running, 48 finished; no capacity."""
     (pool,) = read(DECODE).pools
-    assert pool.engine == "dynamo"
+    assert (pool.engine, pool.role) == ("dynamo", Role.UNKNOWN)
     assert pool.reported_usage_ratio == 592 / 2048
     assert (pool.running_count, pool.waiting_count, pool.retracted_total) == (23, 0, 0)
     assert (pool.finished_total, pool.ttft_count_total, pool.itl_count_total) == (48, 71, 10_642)

@@ -11,7 +11,7 @@ from collectors.engines import ENGINES, identify
 from collectors.engines.contract import Answer, NotUnderstood
 from scoring.capacity import compose
 from scoring.histogram import difference, merge, quantile
-from scoring.model import PoolHistory, Provenance, WorkerReading, signal_names
+from scoring.model import PoolHistory, Provenance, Role, WorkerReading, signal_names
 from scoring.rates import pool_rates
 
 PAYLOADS = Path(__file__).resolve().parent.parent / "payloads" / "vllm"
@@ -330,6 +330,17 @@ def test_transfers_of_a_connector_are_counters():
     pool = only(body)
     assert (pool.transfer_bytes_total, pool.transfers_total) == (4096, 2)
     assert (pool.transfer_latency_s_total, pool.transfer_failed_total) == (0.5, 1)
+
+
+def test_the_role_is_unified_until_something_shows_a_hand_over():
+    """Without transfer series an engine is unified; with them its role is unknown, for others to say."""
+    assert only(REAL).role is Role.UNIFIED
+    plain = b'vllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+    assert only(plain).role is Role.UNIFIED
+    assert only(plain + b'vllm:nixl_xfer_time_seconds_count{engine="0"} 0\n').role is Role.UNKNOWN
+    received = b'vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} %d\n'
+    assert only(plain + received % 0).role is Role.UNIFIED
+    assert only(plain + received % 512).role is Role.UNKNOWN
 
 
 def test_a_sleeping_engine_is_said_to_sleep():
