@@ -380,6 +380,7 @@ def _scrape_target(name: Any, labels: Mapping[str, str], is_alone: bool, token_e
         worker_id=wanted if wanted and is_alone else host_port(url),
         url=url,
         role=Role(role) if role in set(Role) else Role.UNKNOWN,
+        is_role_set=role in set(Role) and role != Role.UNKNOWN,
         engine=labels.get("engine", "auto"),
         labels=own,
         token_env=token_env,

@@ -7,6 +7,7 @@ is loaded twice by Streamlit and would hold two.
 """
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -146,6 +147,13 @@ class Runtime:
                 self._store = None
             self._collector = self._child = None
             _release(self)
+
+    @property
+    def collector_pid(self) -> int | None:
+        """Return the process that polls: the child's, or our own; None when nobody polls."""
+        if self._child is not None:
+            return self._child.pid
+        return os.getpid() if self._collector is not None else None
 
     # What the collector brings.
 
