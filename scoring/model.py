@@ -258,7 +258,7 @@ class PoolReading:
     expected_rank_count: int | None = None
     """DP ranks the worker says it has, or None when it does not say."""
     answered_at_s: float | None = None
-    """Engine clock when the answer was built: with received_at_s it shows the offset of the clocks. Not stored."""
+    """Engine clock when the answer was built: with received_at_s it shows the offset of the clocks."""
 
 
 def signal_names(kind: str | None = None) -> tuple[str, ...]:
