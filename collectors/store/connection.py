@@ -171,6 +171,9 @@ def open_database(path: str | Path, *, read_only: bool = False, wait_s: float = 
                 config={
                     "memory_limit": MEMORY_LIMIT,
                     "wal_autocheckpoint": LOG_LIMIT,
+                    # Look at every value of a text or list column before choosing its type: a rare one missed by a
+                    # sample would fail the whole batch.
+                    "pandas_analyze_sample": "1000000000",
                     # No extension is needed, and a look for one would stall for seconds on a closed network.
                     "autoinstall_known_extensions": "false",
                     "autoload_known_extensions": "false",

@@ -102,6 +102,39 @@ def test_no_field_of_a_reading_is_left_out() -> None:
     assert history.last == sent
 
 
+@pytest.mark.parametrize("place", [0, 1501, 2999])
+def test_a_rare_value_does_not_fail_its_batch(place: int) -> None:
+    """One text, list or flag among thousands of unknown ones is stored like any other, wherever it stands."""
+    count = 3000
+    names = [f"w{i:04}" for i in range(count)]
+    with open_store(":memory:") as store:
+        store.append_cycle(
+            CycleBatch(
+                cycle_at_s=T0_S,
+                duration_s=0.1,
+                polls=[
+                    replace(poll(name, T0_S), error_kind="odd" if i == place else None) for i, name in enumerate(names)
+                ],
+                readings=[
+                    reading(name, T0_S, version="v", anomalies=("kv_bytes",), itl_buckets=((math.inf, 1.0),))
+                    if i == place
+                    else reading(name, T0_S)
+                    for i, name in enumerate(names)
+                ],
+                router_workers=[
+                    ("r", RouterWorker(url=name, is_healthy=True if i == place else None))
+                    for i, name in enumerate(names)
+                ],
+            )
+        )
+        lasts = [history.last for history in store.latest_histories(T0_S + 1, 5.0)]
+        assert [
+            i for i, last in enumerate(lasts) if (last.version, last.anomalies, last.itl_buckets) != (None, (), None)
+        ] == [place]
+        assert [seen.url for _, seen in store.router_workers(T0_S + 1, 5.0) if seen.is_healthy] == [names[place]]
+        assert store.worker_polls(names[place], T0_S, T0_S + 1)[0].error_kind == "odd"
+
+
 def test_what_is_not_finite_is_unknown() -> None:
     """NaN and infinity become NULL at the door: no sum over a column can be poisoned."""
     values = {"used_tokens": math.nan, "prefix_tokens": math.inf, "finished_total": -math.inf, "running_count": 1.0}
