@@ -10,6 +10,7 @@ Read next: `registry`, `decide`.
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,8 @@ LLMD_DECIDER_TOKENS: Final = 16.0
 MOONCAKE_BALANCING_RATIO: Final = 2.0
 """kvcache_balancing_threshold of Algorithm 1; the paper gives no number (chosen)."""
 VLLM_WAITING_WEIGHT: Final = 4.0
+RING_POINTS: Final = 32
+"""Points of a pool on the hash ring (chosen: shares within about a fifth of each other)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +324,15 @@ def production_stack_session(asked: Asked) -> Scores:
     if session is None:
         return Scores(*asked.split(asked.counts()), fallback="no session: fewest requests instead")
     key = _ring(session)
-    distance = np.array([(_ring(name) - key) % 2**64 for name in asked.prepared.arrays.ids], dtype=np.float64)
+    distance = np.array(
+        [min((point - key) % 2**64 for point in _points(name)) for name in asked.prepared.arrays.ids], dtype=np.float64
+    )
     return Scores(*asked.split(distance))
+
+
+@lru_cache(maxsize=8_192)
+def _points(name: str) -> tuple[int, ...]:
+    return tuple(_ring(f"{name}#{number}") for number in range(RING_POINTS))
 
 
 def _ring(text: str) -> int:

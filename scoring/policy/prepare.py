@@ -365,7 +365,8 @@ def _link(case: _Case, gaps: _Fallbacks) -> LinkSide:
 def _decode(case: _Case, gaps: _Fallbacks, output_tokens: float) -> tuple[DecodeSide, FloatArray, FloatArray]:
     """Return the decode side, mean output and running count (with leases), the latter two without gaps."""
     arrays = case.arrays
-    running = np.where(np.isnan(arrays.running_count), 1.0, arrays.running_count) + case.lease_count
+    text = "running requests are not known: one is assumed for the spread of output lengths"
+    running = gaps.fill(arrays.running_count, 1.0, text, only=case.generates) + case.lease_count
     mean_output = np.where(np.isnan(arrays.mean_output_tokens), output_tokens, arrays.mean_output_tokens)
     step = arrays.step_time_s
     if case.has_profile:
