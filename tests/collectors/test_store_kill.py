@@ -107,9 +107,10 @@ def test_no_acknowledged_cycle_is_lost_and_none_is_half(tmp_path: Path) -> None:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as writer:
-        for _ in range(KILL_COUNT):
+        for turn in range(KILL_COUNT):
             last = killed(writer, last + 1, chance.randint(1, 3), chance.random() * 0.03)
-            with open_store(path) as store, store._database.reading("counting") as cursor:
+            # A reader must cope with the dead writer's log just as the next writer does.
+            with open_store(path, read_only=turn % 2 == 1) as store, store._database.reading("counting") as cursor:
                 # A cycle stored but not yet acknowledged is stored again by the next writer: times count, not rows.
                 count, first_us, last_us, half_count = cursor.execute(COUNTS).fetchall()[0]
                 rolled_count, due_count = cursor.execute(ROLLED).fetchall()[0]
