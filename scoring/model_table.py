@@ -68,15 +68,21 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
     "llama-3.3-70b": _gqa(80, 64, 8, 128, max_position_embeddings=131072),
     "llama-4-scout-17b-16e": _gqa(48, 40, 8, 128, model_type="llama4_text", attention_chunk_size=8192),
     "mistral-7b-v0.1": _gqa(32, 32, 8, 128, sliding_window=4096),
+    "llama-4-maverick-17b-128e": _gqa(48, 40, 8, 128, model_type="llama4_text", attention_chunk_size=8192),
     "mistral-7b-v0.2": _gqa(32, 32, 8, 128),
+    "mistral-7b-v0.3": _gqa(32, 32, 8, 128),
+    "mistral-nemo-12b": _gqa(40, 32, 8, 128, hidden_size=5120),
     "mistral-small-24b": _gqa(40, 32, 8, 128, hidden_size=5120),
     "mistral-small-3.2-24b": _gqa(40, 32, 8, 128, hidden_size=5120),
     "mistral-large-123b": _gqa(88, 96, 8, 128, hidden_size=12288),
     "mixtral-8x7b": _gqa(32, 32, 8, 128),
     "mixtral-8x22b": _gqa(56, 48, 8, 128),
+    "phi-4": _gqa(40, 40, 10, 128),
+    "qwen2.5-0.5b": _gqa(24, 14, 2, 64),
     "qwen2.5-1.5b": _gqa(28, 12, 2, 128),
     "qwen2.5-3b": _gqa(36, 16, 2, 128),
     "qwen2.5-7b": _gqa(28, 28, 4, 128),
+    "qwen2.5-14b": _gqa(48, 40, 8, 128),
     "qwen2.5-32b": _gqa(64, 40, 8, 128),
     "qwen2.5-72b": _gqa(80, 64, 8, 128, sliding_window=131072, use_sliding_window=False, max_window_layers=70),
     "qwen3-0.6b": _gqa(28, 16, 8, 128, hidden_size=1024),
@@ -87,11 +93,14 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
     "qwen3-32b": _gqa(64, 64, 8, 128, hidden_size=5120),
     "qwen3-30b-a3b": _gqa(48, 32, 4, 128, hidden_size=2048),
     "qwen3-235b-a22b": _gqa(94, 64, 4, 128, hidden_size=4096),
+    "qwen3-coder-30b-a3b": _gqa(48, 32, 4, 128, hidden_size=2048),
+    "qwen3-coder-480b-a35b": _gqa(62, 96, 8, 128, hidden_size=6144),
     "qwen3-next-80b-a3b": _delta_net(48, 16, 2),
     "qwen3.5-9b": _delta_net(32, 16, 4, mtp_num_hidden_layers=1),
     "deepseek-v2-lite": _mla(27, 16),
     "deepseek-v2": _mla(60, 128),
     "deepseek-v3": _mla(61, 128, num_nextn_predict_layers=1),
+    "deepseek-v3.1": _mla(61, 128, num_nextn_predict_layers=1),
     "deepseek-r1": _mla(61, 128, num_nextn_predict_layers=1),
     "deepseek-r1-distill-qwen-32b": _gqa(64, 40, 8, 128),
     "deepseek-v3.2": _mla(61, 128, index_head_dim=128, index_n_heads=64, index_topk=2048),
@@ -132,6 +141,10 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
     ),
     "gpt-oss-20b": _gqa(24, 64, 8, 64, layer_types=_alternating(24, 2), sliding_window=128),
     "gpt-oss-120b": _gqa(36, 64, 8, 64, layer_types=_alternating(36, 2), sliding_window=128),
+    "gemma-2-9b": _gqa(42, 16, 8, 256, layer_types=_alternating(42, 2), sliding_window=4096),
+    "gemma-2-27b": _gqa(46, 32, 16, 128, layer_types=_alternating(46, 2), sliding_window=4096),
+    "gemma-3-4b": _gqa(34, 8, 4, 256, layer_types=_alternating(34, 6), sliding_window=1024),
+    "gemma-3-12b": _gqa(48, 16, 8, 256, layer_types=_alternating(48, 6), sliding_window=1024),
     "gemma-3-27b": _gqa(62, 32, 16, 128, layer_types=_alternating(62, 6), sliding_window=1024),
     "gemma-4-26b-a4b": _gqa(
         30,
@@ -144,6 +157,7 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
         sliding_window=1024,
     ),
     "glm-4.5": _gqa(92, 96, 8, 128, hidden_size=5120),
+    "glm-4.5-air": _gqa(46, 96, 8, 128, hidden_size=4096),
     "glm-4.6": _gqa(92, 96, 8, 128, hidden_size=5120),
     "minimax-m2": _gqa(62, 48, 8, 128),
     "minimax-m2.5": _gqa(62, 48, 8, 128),
@@ -165,40 +179,42 @@ MODELS: Final[dict[str, Mapping[str, Any]]] = {
 
 _DECORATION: Final = frozenset(
     [
-        "instruct",
-        "chat",
-        "it",
-        "base",
-        "hf",
-        "thinking",
-        "fp8",
-        "nvfp4",
-        "mxfp4",
-        "awq",
-        "gptq",
-        "int4",
-        "int8",
-        "bf16",
-        "fp16",
-        "exp",
-        "preview",
-        "meta",
+        *("instruct", "chat", "it", "base", "hf", "meta", "thinking", "reasoner", "exp", "preview", "terminus", "text"),
+        *(
+            "fp8",
+            "nvfp4",
+            "mxfp4",
+            "mxfp8",
+            "fp4",
+            "int4",
+            "int8",
+            "bf16",
+            "fp16",
+            "awq",
+            "gptq",
+            "gguf",
+            "4bit",
+            "8bit",
+        ),
+        *("w8a8", "w4a16", "dynamic", "block", "quantized"),
     ]
 )
 """Words of a name that say how a model was tuned or packed, not what shape it has."""
 
 
 def _plain(name: str) -> str:
-    words = re.split(r"[-_. :]+", name.strip().lower().rsplit("/", 1)[-1])
+    words = re.split(r"[-_. :]+", name.strip().rstrip("/\\").lower().replace("\\", "/").rsplit("/", 1)[-1])
     return "".join(word for word in words if word not in _DECORATION and not re.fullmatch(r"\d{4}", word))
 
 
+_VERSION: Final = re.compile(r"[-_]v\d+(\.\d+)*$", re.IGNORECASE)
+"""A version at the end, as in Mixtral-8x7B-Instruct-v0.1, where the table has only one shape of that name."""
 _BY_PLAIN: Final = {_plain(name): name for name in MODELS}
 
 
 def known_model(name: str) -> str | None:
     """Return the table's name for a model as an engine or a hub writes it, or None."""
-    return _BY_PLAIN.get(_plain(name))
+    return _BY_PLAIN.get(_plain(name)) or _BY_PLAIN.get(_plain(_VERSION.sub("", name.strip())))
 
 
 def config_named(name: str) -> Mapping[str, Any]:

@@ -15,6 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from collectors.engines import identify
 from collectors.engines.contract import Answer
@@ -431,6 +433,31 @@ def test_a_server_that_fails_is_one_clear_error(status, text, words):
         replayed(lambda query: (status, text))
     assert words in str(caught.value)
     assert "prometheus.example" in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+ROW = st.fixed_dictionaries(
+    {"metric": st.dictionaries(st.sampled_from(["__name__", "instance", "job", "engine", "a b"]), JSON), "value": JSON}
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROW | JSON, max_size=6), st.sampled_from(["vector", "scalar", "matrix"]))
+def test_no_answer_breaks_the_source(rows, kind):
+    """Any JSON in the API's frame gives readings with finite figures, or one PrometheusError."""
+    text = json.dumps({"status": "success", "data": {"resultType": kind, "result": rows}})
+    try:
+        result = replayed(lambda query: (200, text))
+    except PrometheusError:
+        return
+    assert result.rejected_count >= 0
+    for _worker, reading in result.readings:
+        for pool in reading.pools:
+            assert pool.reported_usage_ratio is None or 0 <= pool.reported_usage_ratio <= 1
 
 
 def test_a_server_that_cannot_be_reached_is_one_clear_error():

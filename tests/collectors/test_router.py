@@ -168,6 +168,15 @@ def test_ranks_are_taken_off_addresses_and_wrong_ranks_are_found():
     assert "node-1" not in finding.text
 
 
+def test_a_worker_that_shows_one_rank_of_eight_is_not_called_misaddressed():
+    """Ranks asked for and not shown are partial coverage while every rank that is shown is asked for."""
+    pools = fleet(node_1=("/metrics", (CASES / "P08" / "node-1.prom").read_bytes()))
+    asked = [RouterWorker(url="http://node-1:30000", dp_rank=rank) for rank in range(8)]
+    assert {f.code for f in router_divergence(asked, pools)} == {"router-blind"}
+    shifted = [RouterWorker(url="http://node-1:30000", dp_rank=rank) for rank in range(2, 6)]
+    assert "router-ranks-differ" in {f.code for f in router_divergence(shifted, pools)}
+
+
 def frame(number):
     """Return router rows and judged pools of one frame of P18."""
     reading = read("router", workers=(CASES / "P18" / f"router.{number}.json").read_bytes())

@@ -9,6 +9,7 @@ import pytest
 
 from scoring.geometry import MODELS, GeometryError, capacity_tokens, config_named, kv_geometry
 from scoring.kv_dtype import DTYPES
+from scoring.model_table import known_model
 from scoring.units import GIB_BYTES
 
 PAYLOADS = Path(__file__).resolve().parent.parent / "payloads"
@@ -75,6 +76,30 @@ def test_every_config_is_understood_and_explained(path):
     for group in geometry.groups:
         assert f"{group.layers} layers: {group.words}" in geometry.explanation
     assert f"{geometry.bytes_per_token_per_gpu:,.10g} B per token" in geometry.explanation
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Meta-Llama-3.1-70B", "llama-3.1-70b"),
+        ("/models/Qwen3-32B/", "qwen3-32b"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.3-70b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "deepseek-v3.2"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("llama-9-900b", None),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
+        ("", None),
+    ],
+)
+def test_a_name_is_found_as_hubs_and_engines_write_it(spelling, name):
+    """Owner, folder, case, tuning and packing do not matter; another model's name is not taken for one."""
+    assert known_model(spelling) == name
 
 
 def test_windowed_sequences_match_an_independent_calculator():
