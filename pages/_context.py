@@ -164,6 +164,12 @@ def shared(name: str, tick: Hashable, variant: Hashable, build: Callable[[], T])
     return value
 
 
+def forget_shared() -> None:
+    """Forget what was built for viewers, for tests that draw several fleets of the same instant."""
+    with _shared_lock:
+        _shared.clear()
+
+
 def draw(payload: bytes, key: str) -> str | None:
     """
     Mount a live figure made by `figures.live.pack`; return the id (first customdata) of the point clicked, once.

@@ -323,13 +323,19 @@ def _right_label(pool: PoolSnapshot, t: Say) -> str:
 def _layout(rows: Sequence[_Row], longest: float, unit: str, height: int, t: Say) -> dict[str, Any]:
     places = list(range(len(rows)))
     span = [len(rows) - 0.4, -0.6]
-    rows_axis = {"tickmode": "array", "tickvals": places, "range": span, "showgrid": False, "zeroline": False}
+    rows_axis = {
+        "fixedrange": True,
+        "tickmode": "array",
+        "tickvals": places,
+        "range": span,
+        "showgrid": False,
+        "zeroline": False,
+    }
     return theme.layout(
         height=height,
         barmode="stack",
         bargap=0.2,
         uirevision=f"{unit}-{len(rows)}",
-        dragmode=False,
         margin={"l": 8, "r": 8, "t": 34, "b": 28},
         xaxis={**_value_axis(longest, unit), "range": [0, longest * _QUEUE_SPACE], "fixedrange": False},
         yaxis={**rows_axis, "ticktext": [_left_label(row.pool, t) for row in rows], "tickfont": {"color": "@ink"}},

@@ -124,8 +124,9 @@ def _told_parts(words: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         elif word == "free_or_prefix":
             column = np.where(split, 0.0, column)
         elif word == "unattributed":
-            # Where only bounds of active and in flight follow, all that is used stays unattributed.
-            column = np.where(np.isfinite(words["active_tokens"]), column, words["used_tokens"])
+            # Where active and in flight are not told apart, all that is held stays unattributed.
+            held = words["usable_tokens"] - np.nan_to_num(words["free_or_prefix_tokens"])
+            column = np.where(np.isfinite(words["active_tokens"]), column, held)
         parts[word] = np.nan_to_num(column)
     return parts
 

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectors.runtime_stats import RuntimeStats
+from collectors.sources import SourceView
+from pages._context import forget_shared, set_failure
 from scoring.capacity import compose
 from scoring.model import (
     Figure,
@@ -247,8 +250,41 @@ class FakeRuntime:
         return {"at_s": past.at_s, **{name: past.columns[name] for name in signals}}
 
     def sources(self) -> tuple[Any, ...]:
-        """Return the views given."""
-        return self.source_views
+        """Return the views given, else one a worker."""
+        if self.source_views:
+            return self.source_views
+        workers = {item.worker_id: item for item in self.fleet.pools}
+        return tuple(
+            SourceView(
+                worker_id=name,
+                url=f"http://{name}:30000",
+                origin="fleet file",
+                engine=item.engine,
+                version=item.version,
+                state=item.state,
+                state_reason=item.state_reason,
+                since_at_s=item.at_s - 60.0,
+                last_poll_at_s=item.at_s,
+                poll_count=61,
+                pool_count=1,
+                facts={"page_size": "64"},
+            )
+            for name, item in sorted(workers.items())
+        )
+
+    def cycle_stats(self) -> RuntimeStats:
+        """Return counters of an hour without trouble."""
+        return RuntimeStats(
+            interval_s=1.0, cycle_count=3600, poll_count=39_600, stored_count=3600, median_duration_s=0.2
+        )
+
+    def router_views(self) -> dict[str, Any]:
+        """Return no router."""
+        return {}
+
+    def lists(self) -> tuple[Any, ...]:
+        """Return no list."""
+        return ()
 
 
 @pytest.fixture
@@ -258,7 +294,13 @@ def make_pool() -> Callable[..., PoolSnapshot]:
 
 
 @pytest.fixture
-def fleet() -> FleetSnapshot:
+def history() -> Callable[..., PoolHistory]:
+    """Return the maker of a pool's past."""
+    return history_of
+
+
+@pytest.fixture
+def fleet_of_demo() -> FleetSnapshot:
     """Return a fleet like the demo's."""
     return demo_fleet()
 
@@ -269,7 +311,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[FleetSnapshot | None], F
 
     def use(fleet: FleetSnapshot | None) -> FakeRuntime | None:
         running = None if fleet is None else FakeRuntime(fleet)
-        monkeypatch.setattr("collectors.runtime.get_runtime", lambda: running, raising=False)
+        monkeypatch.setattr("collectors.runtime.get_runtime", lambda: running)
+        forget_shared()
+        set_failure(None)
         return running
 
     return use
