@@ -9,13 +9,20 @@ from scoring.model import Finding, PoolReading, RouterWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollLimits:
-    """What bounds a poll; see `settings.PollSettings`."""
+    """
+    What bounds a poll; see `settings.PollSettings`.
+
+    Attributes:
+        metrics_interval_s: Least seconds between two readings of /metrics beside a load API.
+        warm_up_s: Time over which a large fleet's first rare questions are spread.
+    """
 
     timeout_s: float
     connect_timeout_s: float
     metrics_interval_s: float
     max_body_bytes: int
     down_after_failures: int
+    warm_up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +73,12 @@ class WorkerResult:
     findings: tuple[Finding, ...] = ()
     router_workers: tuple[RouterWorker, ...] = ()
     detail: SourceDetail | None = None
+
+
+def offset_ratio(worker_id: str) -> float:
+    """Return where in the spread a worker starts, 0 up to 1: fixed by its name, so it does not move between cycles."""
+    hashed = 2166136261
+    for byte in worker_id.encode():
+        hashed = ((hashed ^ byte) * 16777619) & 0xFFFFFFFF
+    # The last bytes of names differ most (ports, indices): fold the low bits up before scaling.
+    return ((hashed * 2654435761) & 0xFFFFFFFF) / 2**32

@@ -21,7 +21,7 @@ from collectors.discovery import Target
 from collectors.engines import ENGINES, identify
 from collectors.engines.contract import Dialect
 from collectors.exchange import Clock
-from collectors.poll_types import PollLimits, SourceDetail, WorkerResult
+from collectors.poll_types import PollLimits, SourceDetail, WorkerResult, offset_ratio
 from collectors.settings import PollSettings, read_secret
 from collectors.store.batch import PollOutcome
 from collectors.worker_poll import Identify, WorkerPoll
@@ -29,6 +29,12 @@ from scoring.model import Finding, PoolReading, RouterWorker
 
 CYCLE_SHARE: Final = 0.9
 """Share of the interval a cycle waits for answers; what comes later is taken by the next one."""
+
+
+EVERY_POLL_WORKERS: Final = 50
+"""Workers up to which /metrics is read at every poll by default: an SGLang body is 95 KB (measured)."""
+LONGEST_METRICS_S: Final = 15.0
+WARM_UP_WORKERS_PER_S: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +61,6 @@ class CycleResult:
     findings: tuple[tuple[str, Finding], ...] = ()
     router_workers: tuple[tuple[str, RouterWorker], ...] = ()
     details: tuple[SourceDetail, ...] = ()
-
-
-def offset_ratio(worker_id: str) -> float:
-    """Return where in the spread a worker starts, 0 up to 1: fixed by its name, so it does not move between cycles."""
-    hashed = 2166136261
-    for byte in worker_id.encode():
-        hashed = ((hashed ^ byte) * 16777619) & 0xFFFFFFFF
-    # The last bytes of names differ most (ports, indices): fold the low bits up before scaling.
-    return ((hashed * 2654435761) & 0xFFFFFFFF) / 2**32
 
 
 def joined(cycle: CycleResult, results: Sequence[WorkerResult]) -> CycleResult:
@@ -106,13 +103,7 @@ class Poller:
     ) -> None:
         self._settings = settings
         self._transport = transport
-        self._limits = PollLimits(
-            timeout_s=settings.timeout_s,
-            connect_timeout_s=settings.connect_timeout_s,
-            metrics_interval_s=settings.metrics_interval_s,
-            max_body_bytes=int(settings.max_body_bytes),
-            down_after_failures=down_after_failures,
-        )
+        self._down_after_failures = down_after_failures
         self._engines = engines
         self._identify = identify_engine
         self._clock = clock
@@ -129,16 +120,18 @@ class Poller:
     def set_targets(self, targets: Iterable[Target]) -> None:
         """Poll these from the next cycle on; a worker that stays keeps what is known of it, vanished ones are left."""
         wanted = {target.worker_id: target for target in targets if target.vanished_at_s is None}
+        limits = self._limits(len(wanted))
         kept: dict[str, WorkerPoll] = {}
         for name, target in wanted.items():
             before = self._workers.get(name)
             if before is not None and before.target == target:
                 kept[name] = before
+                before.set_limits(limits)
                 continue
             kept[name] = WorkerPoll(
                 target,
                 transport=self._transport,
-                limits=self._limits,
+                limits=limits,
                 token=read_secret(target.token_env),
                 engines=self._engines,
                 identify_engine=self._identify,
@@ -151,6 +144,21 @@ class Poller:
             if task is not None:
                 task.cancel()
         self._workers = kept
+
+    def _limits(self, worker_count: int) -> PollLimits:
+        settings = self._settings
+        metrics_s = settings.metrics_interval_s
+        if metrics_s is None:
+            metrics_s = 0.0 if worker_count <= EVERY_POLL_WORKERS else worker_count / EVERY_POLL_WORKERS
+            metrics_s = min(LONGEST_METRICS_S, metrics_s)
+        return PollLimits(
+            timeout_s=settings.timeout_s,
+            connect_timeout_s=settings.connect_timeout_s,
+            metrics_interval_s=metrics_s,
+            max_body_bytes=int(settings.max_body_bytes),
+            down_after_failures=self._down_after_failures,
+            warm_up_s=0.0 if worker_count <= EVERY_POLL_WORKERS else worker_count / WARM_UP_WORKERS_PER_S,
+        )
 
     async def cycle(self, at_s: float) -> CycleResult:
         """Ask every worker that is not being asked; return what ended since the previous cycle. `at_s`: our clock."""

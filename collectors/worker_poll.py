@@ -16,7 +16,7 @@ import httpx
 from collectors.discovery import Target
 from collectors.engines.contract import Answer, Dialect, NotUnderstood, Question
 from collectors.exchange import REACHED_KINDS, Clock, Failure, ask, refusal, unrecognised
-from collectors.poll_types import PollLimits, QuestionState, SourceDetail, WorkerResult
+from collectors.poll_types import PollLimits, QuestionState, SourceDetail, WorkerResult, offset_ratio
 from collectors.store.batch import PollOutcome
 from scoring.model import PoolReading, Role, SourceState, WorkerReading
 
@@ -69,6 +69,7 @@ class WorkerPoll:
         self._engines = engines
         self._identify = identify_engine
         self._clock = clock
+        self._phase = offset_ratio(target.worker_id)
         self._dialect: Dialect | None = engines.get(target.engine)
         self._asked: dict[str, _Asked] = {}
         self._failures = 0
@@ -89,6 +90,19 @@ class WorkerPoll:
         self._has_answered = before._has_answered
         if self._token != before._token and self._dialect is not None:
             self._prepare(self._dialect)
+
+    def set_limits(self, limits: PollLimits) -> None:
+        """Take new bounds, for example because the fleet has grown."""
+        if limits == self._limits:
+            return
+        self._limits = limits
+        for asked in self._asked.values():
+            asked.state = replace(asked.state, every_s=self._every_s(asked.question))
+
+    def _every_s(self, question: Question) -> float:
+        if question.path.partition("?")[0] == "/metrics" and not question.is_essential:
+            return max(question.every_s, self._limits.metrics_interval_s)
+        return question.every_s
 
     def is_due(self, at_s: float) -> bool:
         """Say whether to ask in this cycle: always, unless the engine is unknown and was tried a moment ago."""
@@ -129,7 +143,11 @@ class WorkerPoll:
                     return answer
                 continue
             answers[question.path] = answer
-        dialect = self._identify(answers)
+            # Dialects are asked in order of preference, so the first that recognises its own answer is the right one.
+            if answer.status == 200 and (dialect := self._identify(answers)) is not None:
+                break
+        else:
+            dialect = self._identify(answers)
         if dialect is None:
             self._attempts += 1
             self._retry_at_s = at_s + min(LONGEST_PAUSE_S, 2.0**self._attempts)
@@ -157,10 +175,9 @@ class WorkerPoll:
         before = self._asked
         self._asked = {}
         for question in dialect.questions:
-            every_s = question.every_s
-            if question.path.partition("?")[0] == "/metrics" and not question.is_essential:
-                every_s = max(every_s, self._limits.metrics_interval_s)
-            self._asked[question.path] = asked = _Asked(question, self._request(question), every_s)
+            self._asked[question.path] = asked = _Asked(question, self._request(question), self._every_s(question))
+            if not question.is_essential and self._limits.warm_up_s:
+                asked.due_at_s = self._clock() + self._phase * self._limits.warm_up_s
             if question.path in before:
                 asked.answer = before[question.path].answer
                 asked.state = before[question.path].state
@@ -207,7 +224,11 @@ class WorkerPoll:
         asked.failures = 0 if is_ok else asked.failures + 1
         # A path the engine does not have is asked again, but not every second.
         pause_s = 0.0 if is_ok or asked.question.is_essential else min(LONGEST_PAUSE_S, 2.0**asked.failures)
-        asked.due_at_s = at_s + max(state.every_s, pause_s) - _half_tick(state.every_s)
+        every_s = state.every_s
+        if state.asked_at_s is None:
+            # Else a thousand workers first met together would all be asked in the same cycle ever after.
+            every_s *= 0.5 + 0.5 * self._phase
+        asked.due_at_s = at_s + max(every_s, pause_s) - _half_tick(every_s)
         asked.state = QuestionState(
             path=state.path,
             every_s=state.every_s,

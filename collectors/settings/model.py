@@ -90,11 +90,14 @@ class PollSettings(Section):
         description="Longest wait for one answer; may exceed the interval: only that worker waits.",
     )
     connect_timeout_s: Duration = Field(default=2.0, gt=0, le=600, description="Longest wait for a connection.")
-    metrics_interval_s: Duration = Field(
-        default=0.0,
+    metrics_interval_s: Duration | None = Field(
+        default=None,
         ge=0,
         le=3600,
-        description="Least seconds between two readings of /metrics of a worker; 0: every poll.",
+        description=(
+            "Least seconds between two readings of a worker's /metrics beside its load API; 0: every poll. By default "
+            "every poll up to 50 workers, then rarer in proportion to their number, at least every 15 s."
+        ),
     )
     max_body_bytes: Size = Field(
         default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest answer taken, after decompression."

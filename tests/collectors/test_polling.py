@@ -20,7 +20,8 @@ from aiohttp import web
 from collectors.discovery import Target
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.exchange import FAILURE_KINDS
-from collectors.polling import CycleResult, Poller, offset_ratio
+from collectors.poll_types import offset_ratio
+from collectors.polling import CycleResult, Poller
 from collectors.settings import PollSettings, TlsSettings
 from collectors.transport import FleetTransport
 from scoring.model import PoolReading, Role, SourceState, WorkerReading
