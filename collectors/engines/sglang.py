@@ -131,6 +131,8 @@ def _is_loads(body: bytes) -> bool:
     if not isinstance(payload, Mapping) or not isinstance(payload.get("loads"), list):
         return False
     rows = [row for row in payload["loads"] if isinstance(row, Mapping)]
+    if any("worker" in row for row in rows):
+        return False  # A router's table of many workers has the same rows with a name in each.
     return not payload["loads"] or any("num_used_tokens" in row or "max_total_num_tokens" in row for row in rows)
 
 
