@@ -64,6 +64,7 @@ from simulation.layout import (
     P_MASK,
     P_NB,
     P_NODE_FREE,
+    P_NODES,
     P_NW,
     P_OPEN,
     P_PHASE,
@@ -245,7 +246,7 @@ def clear_pool(s: State, p: int) -> None:
     s.pi[p, P_LRU_TAIL] = -1
     for i in range(s.pi[p, P_MASK] + 1):
         s.table[p, i, 1] = -1
-    last = s.nodes.shape[1] - 1
+    last = s.pi[p, P_NODES] - 1
     for i in range(last + 1):
         s.nodes[p, i, N_NEXT] = i + 1 if i < last else -1
     s.pi[p, P_NODE_FREE] = 0

@@ -121,6 +121,7 @@ from typing import Any, NamedTuple
     P_LRU_HEAD,
     P_LRU_TAIL,
     P_NODE_FREE,
+    P_NODES,
     P_MASK,
     P_UP,  # 0 while the worker is dead
     P_OPEN,  # 0 while draining
@@ -144,7 +145,7 @@ from typing import Any, NamedTuple
     C_TOO_LARGE,
     C_MOVED,  # positions ever allocated to batches, for growth
     NP,
-) = range(58)
+) = range(59)
 
 # Pools, times and sums (State.pf).
 (
@@ -275,6 +276,41 @@ ITL_BINS_PER_E = 128.0
 """Inter-token gaps are counted in logarithmic bins: bin i starts at 0.1 ms * e^(i / 128), 0.8 % wide."""
 
 
+ROW_WIDTHS: dict[str, tuple[str, ...]] = {
+    "ri": ("NR",),
+    "rf": ("NF",),
+    "pi": ("NP",),
+    "pf": ("NPF",),
+    "q": ("NQ * NQC", "NQC"),
+    "work": ("",),
+    "batch": ("",),
+    "keys": (),
+    "locks": ("",),
+    "table": ("", "2"),
+    "nodes": ("", "NN"),
+    "fi": ("NFI",),
+    "ff": ("NFF",),
+    "ends": ("4",),
+    "paths": ("", "2"),
+    "g": (),
+    "gf": (),
+    "order": (),
+    "samples": ("", "NX"),
+    "look": ("NX",),
+    "seen": ("", "NX"),
+    "seen_at": (),
+    "faults": ("2",),
+    "fault_at": ("2",),
+    "hist": ("ITL_BINS",),
+    "leases": (),
+    "weights": (),
+}
+"""Strides of each table in elements, outermost first; "" where it depends on the fleet. One more dimension follows."""
+FLOAT_TABLES = frozenset(
+    ("rf", "pf", "ff", "ends", "paths", "gf", "samples", "look", "seen", "seen_at", "fault_at", "weights")
+)
+
+
 class State(NamedTuple):
     """
     The kernel's arrays; int64 (`ri pi q work batch keys locks table nodes fi g order faults hist`) or float64.
@@ -283,8 +319,8 @@ class State(NamedTuple):
     work and batch (pools, width), keys (all block keys), locks (2, all block keys): the cache nodes a request holds,
     table (pools, slots, 2): open addressing key -> node, nodes (pools, nodes, NN), fi/ff (flows, NFI/NFF),
     ends (ends, 4): egress, ingress rate and counts, paths (pools, pools, 2): rate (0 none) and latency,
-    g (NG), gf (NV), order (requests): rows by arrival, samples (ticks, pools, NX), seen (rows, pools, NX),
-    seen_at (rows), faults (n, 2) and fault_at (n, 2): kind, target; time, value; hist (pools,
+    g (NG), gf (NV), order (requests): rows by arrival, samples (ticks, pools, NX), look (pools, NX), seen
+    (rows, pools, NX), seen_at (rows), faults (n, 2) and fault_at (n, 2): kind, target; time, value; hist (pools,
     ITL_BINS), leases (requests): rows whose lease is outstanding, weights (7).
     """
 
@@ -307,6 +343,7 @@ class State(NamedTuple):
     gf: Any
     order: Any
     samples: Any
+    look: Any
     seen: Any
     seen_at: Any
     faults: Any

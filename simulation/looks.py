@@ -4,13 +4,12 @@
 Looks at the fleet: the composition of every pool for samples and for the telemetry that policies see.
 """
 
-from typing import Any
-
 from simulation.layout import (
     C_BYTES,
     G_FROZEN,
     G_SAMPLES,
     G_SEEN,
+    NX,
     P_ADMITTED,
     P_EVICTABLE,
     P_FLIGHT_TOKENS,
@@ -57,40 +56,42 @@ from simulation.layout import (
 from simulation.runs import sync
 
 
-def observe(s: State, p: int, t: float, rows: Any, row: int) -> None:
-    """Write the pool's composition (tokens), queues (requests) and promises at `t` into one row."""
+def observe(s: State, p: int, t: float) -> None:
+    """Write the pool's composition (tokens), queues (requests) and promises at `t` into its row of State.look."""
     sync(s, p, t)
     page = s.pi[p, P_PAGE]
     free = s.pi[p, P_FREE] * page
     prefix = s.pi[p, P_EVICTABLE] * page
     tail = s.pi[p, P_TAIL]
     flight = s.pi[p, P_FLIGHT_TOKENS]
-    rows[row, p, X_ACTIVE] = s.pi[p, P_USABLE] * page - free - prefix - tail - flight
-    rows[row, p, X_FLIGHT] = flight
-    rows[row, p, X_PREFIX] = prefix
-    rows[row, p, X_FRAGMENTATION] = tail
-    rows[row, p, X_FREE] = free
-    rows[row, p, X_RUNNING] = s.pi[p, P_NB]
-    rows[row, p, X_BOOTSTRAP] = s.q[p, Q_BOOTSTRAP, Q_COUNT]
-    rows[row, p, X_MAIN] = s.q[p, Q_MAIN, Q_COUNT]
-    rows[row, p, X_INFLIGHT] = s.q[p, Q_INFLIGHT, Q_COUNT]
-    rows[row, p, X_PREALLOC] = s.q[p, Q_PREALLOC, Q_COUNT]
-    rows[row, p, X_TRANSFER] = s.q[p, Q_TRANSFER, Q_COUNT]
-    rows[row, p, X_ARRIVED] = s.q[p, Q_ARRIVED, Q_COUNT]
-    rows[row, p, X_RETRACTED] = s.q[p, Q_RETRACTED, Q_COUNT]
+    s.look[p, X_ACTIVE] = s.pi[p, P_USABLE] * page - free - prefix - tail - flight
+    s.look[p, X_FLIGHT] = flight
+    s.look[p, X_PREFIX] = prefix
+    s.look[p, X_FRAGMENTATION] = tail
+    s.look[p, X_FREE] = free
+    s.look[p, X_RUNNING] = s.pi[p, P_NB]
+    s.look[p, X_BOOTSTRAP] = s.q[p, Q_BOOTSTRAP, Q_COUNT]
+    s.look[p, X_MAIN] = s.q[p, Q_MAIN, Q_COUNT]
+    s.look[p, X_INFLIGHT] = s.q[p, Q_INFLIGHT, Q_COUNT]
+    s.look[p, X_PREALLOC] = s.q[p, Q_PREALLOC, Q_COUNT]
+    s.look[p, X_TRANSFER] = s.q[p, Q_TRANSFER, Q_COUNT]
+    s.look[p, X_ARRIVED] = s.q[p, Q_ARRIVED, Q_COUNT]
+    s.look[p, X_RETRACTED] = s.q[p, Q_RETRACTED, Q_COUNT]
     waiting = s.q[p, Q_MAIN, Q_TOKENS] + s.q[p, Q_BOOTSTRAP, Q_TOKENS]
     for i in range(s.pi[p, P_NW]):
         r = s.work[p, i]
         waiting += s.ri[r, R_TARGET] - s.ri[r, R_DONE]
-    rows[row, p, X_WAITING_TOKENS] = waiting
-    rows[row, p, X_RESERVED] = s.pi[p, P_RESERVE] * s.pi[p, P_ADMITTED]
-    rows[row, p, X_LINK_BYTES] = s.pf[p, C_BYTES]
+    s.look[p, X_WAITING_TOKENS] = waiting
+    s.look[p, X_RESERVED] = s.pi[p, P_RESERVE] * s.pi[p, P_ADMITTED]
+    s.look[p, X_LINK_BYTES] = s.pf[p, C_BYTES]
 
 
 def take_sample(s: State, t: float) -> None:
     """Write one row of samples."""
     for p in range(len(s.pi)):
-        observe(s, p, t, s.samples, s.g[G_SAMPLES])
+        observe(s, p, t)
+        for column in range(NX):
+            s.samples[s.g[G_SAMPLES], p, column] = s.look[p, column]
     s.g[G_SAMPLES] += 1
     s.gf[V_SAMPLE] = s.g[G_SAMPLES] * s.gf[V_PERIOD]
 
@@ -102,7 +103,9 @@ def take_telemetry(s: State, t: float) -> None:
         return
     row = s.g[G_SEEN] % len(s.seen_at)
     for p in range(len(s.pi)):
-        observe(s, p, t, s.seen, row)
+        observe(s, p, t)
+        for column in range(NX):
+            s.seen[row, p, column] = s.look[p, column]
     s.seen_at[row] = t
     s.g[G_SEEN] += 1
 
@@ -110,6 +113,8 @@ def take_telemetry(s: State, t: float) -> None:
 def look_now(s: State, t: float) -> None:
     """Give the router the truth at `t` (a run without telemetry period)."""
     for p in range(len(s.pi)):
-        observe(s, p, t, s.seen, 0)
+        observe(s, p, t)
+        for column in range(NX):
+            s.seen[0, p, column] = s.look[p, column]
     s.seen_at[0] = t
     s.g[G_SEEN] = 1

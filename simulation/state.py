@@ -69,6 +69,7 @@ def _put_pool(state: State, i: int, pool: PoolSpec, unit: int, hash_block_tokens
         (lay.P_POLY, int(is_poly)),
         (lay.P_LRU_HEAD, -1),
         (lay.P_LRU_TAIL, -1),
+        (lay.P_NODES, state.nodes.shape[1]),
         (lay.P_MASK, state.table.shape[1] - 1),
     ):
         pi[i, column] = whole
@@ -165,6 +166,7 @@ def make_state(
         gf=np.zeros(lay.NV),
         order=np.arange(max(request_count, 1), dtype=np.int64),
         samples=np.zeros((0, count, lay.NX)),
+        look=np.zeros((count, lay.NX)),
         seen=np.zeros((telemetry_rows, count, lay.NX)),
         seen_at=np.full(telemetry_rows, -math.inf),
         faults=np.zeros((0, 2), np.int64),
