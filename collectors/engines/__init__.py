@@ -17,17 +17,19 @@ from collectors.engines.trtllm import TrtLlm
 from collectors.engines.vllm import Vllm
 
 _DIALECTS: Final[tuple[Dialect, ...]] = (
-    # Dynamo's workers re-export an engine's series: asked before that engine.
-    DynamoWorker(),
-    DynamoFrontend(),
+    # Paths of one engine's own first: a poller stops at the first answer that is recognised, and `/metrics` is the
+    # poorer half of what an SGLang worker or a router says.
     SGLANG,
-    SGLANG_METRICS,
-    SGLANG_GET_LOAD,
-    Vllm(),
-    TrtLlm(),
     Router(),
     RouterLoads(),
+    # Of those at /metrics Dynamo's come first: its workers re-export an engine's series.
+    DynamoWorker(),
+    DynamoFrontend(),
+    SGLANG_METRICS,
+    Vllm(),
+    TrtLlm(),
     RouterMetrics(),
+    SGLANG_GET_LOAD,
 )
 
 ENGINES: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _DIALECTS}

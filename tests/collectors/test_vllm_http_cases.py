@@ -31,7 +31,10 @@ HOSTS = {
     "p04": {"/metrics": (TEXT, file("vllm/cases/P04/metrics.prom"))},
     "p04trt": {"/metrics": (JSON, file("trtllm/P04/trtllm_stats.json"))},
     "p07router": {"/get_loads": (JSON, file("router/cases/P07/router_get_loads.json"))},
-    "p07d0": {"/v1/loads": (JSON, file("router/cases/P07/d0.json"))},
+    "p07d0": {
+        "/v1/loads": (JSON, file("router/cases/P07/d0.json")),
+        "/metrics": (TEXT, b'sglang:token_usage{dp_rank="0"} 0.9025\nsglang:num_running_reqs{dp_rank="0"} 70\n'),
+    },
     "p08router": {
         "/workers": (JSON, file("router/cases/P08/router_workers.json")),
         "/metrics": (TEXT, file("router/cases/P08/router_metrics.prom")),
@@ -86,7 +89,7 @@ async def poll_all():
         runners.append(runner)
     poller = Poller(FAST, FleetTransport())
     poller.set_targets(targets)
-    found = {"polls": {}, "pools": {}, "routers": {}, "engines": {}, "findings": {}}
+    found = {"polls": {}, "pools": {}, "routers": {}, "engines": {}, "paths": {}, "findings": {}}
     try:
         deadline = time.monotonic() + 20.0
         while len(found["polls"]) < len(HOSTS) and time.monotonic() < deadline:
@@ -101,6 +104,7 @@ async def poll_all():
                 found["findings"].setdefault(worker, set()).add(finding.code)
             for detail in result.details:
                 found["engines"].setdefault(detail.worker_id, detail.engine)
+                found["paths"].setdefault(detail.worker_id, [question.path for question in detail.questions])
             await asyncio.sleep(0.02)
     finally:
         await poller.aclose()
@@ -140,6 +144,14 @@ def test_every_engine_is_recognised_from_its_answers_alone(found):
         for name in names:
             assert found["polls"][name].state is SourceState.FRESH, name
             assert found["engines"][name] == engine, name
+
+
+def test_the_richest_path_is_found_where_a_worker_has_several(found):
+    """A worker or router that also has /metrics is still asked at its own path first."""
+    assert found["paths"]["p07d0"][0] == "/v1/loads"
+    assert found["paths"]["p08router"][0] == found["paths"]["smg"][0] == "/workers"
+    assert found["paths"]["p07router"] == ["/get_loads"]
+    assert found["paths"]["smgmetrics"] == ["/metrics"]
 
 
 def test_figures_come_through_unchanged(found):
