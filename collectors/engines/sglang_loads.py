@@ -201,7 +201,7 @@ def _row(
     disaggregation = as_mapping(item.get("disaggregation"))
     queues = as_mapping(item.get("queues"))
     row.role = _role(item, disaggregation)
-    if item.get("max_total_num_tokens") == 0 or item.get("timestamp") == 0:
+    if _is_zero(item.get("max_total_num_tokens")) or _is_zero(item.get("timestamp")):
         row.is_nothing_yet = True
         return row
     for table, section in ((_CORE, item), (_DISAGGREGATION, disaggregation), (_QUEUES, queues)):
@@ -227,6 +227,10 @@ def _row(
     row.is_total_trusted = "timestamp" in item or _is_at_least_0_5_14(version)
     _check(row)
     return row
+
+
+def _is_zero(raw: object) -> bool:
+    return type(raw) in (int, float) and raw == 0  # False is no zero.
 
 
 def _role(item: Mapping[str, Any], disaggregation: Mapping[str, Any]) -> Role:
