@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.store.times import US_PER_S
+from collectors.store.times import FARTHEST_S, US_PER_S
 from scoring.model import FloatArray
 
 Columns = Mapping[str, NDArray[Any]]
@@ -20,15 +20,22 @@ Columns = Mapping[str, NDArray[Any]]
 def times(at_s: Sequence[float]) -> NDArray[np.datetime64]:
     """Return naive UTC timestamps for epoch seconds; ValueError when one is not finite."""
     seconds = np.array(at_s, dtype=np.float64)
-    if not np.isfinite(seconds).all():
-        raise ValueError("time: not every time given is an instant")
+    if not (np.abs(seconds) <= FARTHEST_S).all():  # False for NaN too.
+        raise ValueError("time: not every time given is an instant in epoch seconds")
     return np.round(seconds * US_PER_S).astype(np.int64).view("datetime64[us]")
 
 
+def storable(value: Any) -> Any:
+    """Return a text without lone surrogates, which no UTF-8 can carry: one in a payload must not fail its batch."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
 def texts(values: Sequence[Any]) -> NDArray[np.object_]:
-    """Return an object column: texts, lists or None."""
+    """Return an object column: texts, flags, lists or None."""
     column = np.empty(len(values), dtype=object)
-    column[:] = values
+    column[:] = [storable(value) for value in values]
     return column
 
 
@@ -42,7 +49,7 @@ def numbers(values: Sequence[float | None]) -> FloatArray:
 def json_text(value: Mapping[str, Any], what: str) -> str:
     """Return strict JSON; ValueError when `value` has NaN, infinity or something JSON cannot say."""
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+        return str(storable(json.dumps(value, allow_nan=False, ensure_ascii=False)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what}: not strict JSON: {error}") from error
 

@@ -22,8 +22,8 @@ from collectors.store.writes import Writes
 
 _LOG = logging.getLogger(__name__)
 
-ROLL_UP_EVERY_S: Final = 10.0
-"""The finest tier's step: rolling up more often finds nothing to do."""
+ROLL_UP_EVERY_S: Final = 30.0
+"""Chosen: planning a roll-up costs as much as three buckets of it; until then reads take the newest part from raw."""
 FORGET_EVERY_S: Final = 60.0
 """Chosen: small deletes, often (measured 2.5 ms)."""
 _FAR_AT_S: Final = 2.0**36
@@ -84,7 +84,7 @@ class Store(Writes, Records, Histories, Exports):
         forget(self._database, at_s, self._retention)
 
     def _maintain_if_due(self, at_s: float) -> None:
-        """Look after tiers each 10 s and retention each minute of stored time; problems are kept, not raised."""
+        """Look after tiers and retention when due by stored time; problems are kept, not raised."""
         try:
             if _is_due(self._rolled_up_at_s, at_s, ROLL_UP_EVERY_S):
                 self._rolled_up_at_s = at_s

@@ -4,12 +4,14 @@ import math
 from datetime import UTC, datetime
 
 US_PER_S = 1_000_000
+FARTHEST_S = 2.5e11
+"""About the year 9900: what is beyond was given in milliseconds or worse."""
 
 
 def to_us(at_s: float) -> int:
-    """Return microseconds since the epoch, the resolution of every stored time; ValueError when not finite."""
-    if not math.isfinite(at_s):
-        raise ValueError(f"time: {at_s} is no instant")
+    """Return microseconds since the epoch, the resolution of every stored time; ValueError when no such instant."""
+    if not math.isfinite(at_s) or abs(at_s) > FARTHEST_S:
+        raise ValueError(f"time: {at_s} is no instant in epoch seconds")
     return round(at_s * US_PER_S)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.store.arrays import Columns, insert, json_text, numbers, texts, times
+from collectors.store.arrays import Columns, insert, json_text, numbers, storable, texts, times
 from collectors.store.batch import CycleBatch, WorkerRecord
 from collectors.store.buckets import PoolKey, StoredBuckets, as_list, due_buckets
 from collectors.store.connection import Database
@@ -58,7 +58,7 @@ def _reading_columns(batch: CycleBatch, buckets: Mapping[int, StoredBuckets]) ->
     if any(reading.expected_rank_count is not None for reading in readings):
         columns["expected_rank_count"] = numbers([reading.expected_rank_count for reading in readings])
     if any(reading.anomalies for reading in readings):
-        columns["anomalies"] = texts([list(reading.anomalies) or None for reading in readings])
+        columns["anomalies"] = texts([[storable(name) for name in reading.anomalies] or None for reading in readings])
     if buckets:
         for name, of in (("ttft_buckets", attrgetter("ttft")), ("itl_buckets", attrgetter("itl"))):
             columns[name] = texts([as_list(of(buckets[i])) if i in buckets else None for i in range(len(readings))])

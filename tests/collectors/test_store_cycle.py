@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.errors import StoreError, StoreReadOnlyError, StoreTimeoutError
-from collectors.store import CycleBatch, PollOutcome, WorkerRecord, open_store
+from collectors.store import CycleBatch, Event, PollOutcome, WorkerRecord, open_store
 from collectors.store.buckets import PER_CYCLE
 from scoring.model import Finding, PoolReading, Role, RouterWorker, Severity, SourceState, signal_names
 
@@ -133,6 +133,30 @@ def test_a_rare_value_does_not_fail_its_batch(place: int) -> None:
         ] == [place]
         assert [seen.url for _, seen in store.router_workers(T0_S + 1, 5.0) if seen.is_healthy] == [names[place]]
         assert store.worker_polls(names[place], T0_S, T0_S + 1)[0].error_kind == "odd"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "x\ud800y", "\udcff", "<script>'\";--", "池 🙂", "a" * 100_000])
+def test_no_text_of_a_worker_can_fail_the_cycle(text: str) -> None:
+    """Whatever a worker calls itself is stored as text, at worst with a sign replaced; the others lose nothing."""
+    harmless = text.encode("utf-8", "replace").decode()
+    with open_store(":memory:") as store:
+        store.append_cycle(
+            CycleBatch(
+                cycle_at_s=T0_S,
+                duration_s=0.1,
+                polls=[poll("w", T0_S, detail=text), poll("other", T0_S)],
+                readings=[reading("w", T0_S, model=text, anomalies=(text,)), reading("other", T0_S, 5.0)],
+                findings=[("w", Finding(code="c", text=text))],
+                router_workers=[("r", RouterWorker(url=text))],
+                workers=[WorkerRecord(worker_id="w", labels={"rack": text})],
+            )
+        )
+        store.append_events([Event(at_s=T0_S, kind="k", text=text, details={"v": text})])
+        other, strange = store.latest_histories(T0_S + 1, 5.0)
+        assert other.last.used_tokens == 5.0
+        assert (strange.last.model, strange.last.anomalies) == (harmless, (harmless,))
+        assert (strange.poll_detail, strange.last.findings[0].text) == (harmless, harmless)
+        assert store.events(T0_S, T0_S + 1)[0].text == harmless
 
 
 def test_what_is_not_finite_is_unknown() -> None:
