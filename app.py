@@ -20,6 +20,7 @@ from pages import _routes, _running, _shell
 PAGES = (
     ("fleet", ":material/dashboard:"),
     ("worker", ":material/memory:"),
+    ("what_if", ":material/alt_route:"),
     ("sources", ":material/cable:"),
 )
 

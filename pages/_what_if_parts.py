@@ -1,0 +1,256 @@
+"""
+Pieces of the What-if page, in the order they stand on it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from pages import _context as context
+from pages import _what_if_form as form
+from pages._widgets import key_figure, text_table
+from pages.figures import number
+from pages.figures import what_if as figures
+from scoring.herd import Herd, herd_variants
+from scoring.policy import POLICIES, Decision
+from scoring.policy.deciding import terms_of
+from scoring.policy.decision import Ranked
+from scoring.policy.explain import Term
+from scoring.what_if import (
+    Flip,
+    Many,
+    Placement,
+    PolicyChoice,
+    Question,
+    every_policy,
+    input_flips,
+    place_many,
+    placement,
+    weight_flips,
+)
+
+SENSITIVE_PAIRS = 20_000
+"""Beyond this many pairs a decision takes milliseconds, and sensitivity asks for a hundred: only when switched on."""
+
+
+def oldest_s(decision: Decision) -> float | None:
+    """Return the age of the oldest figure that was scored, None where none is known."""
+    ages = [age for age in decision.ages_s().values() if age is not None]
+    return max(ages) if ages else None
+
+
+def decided(question: Question, asked: form.Asked) -> Decision:
+    """Return the decision, made once a tick for all viewers who ask the same."""
+    return context.shared("what_if.decision", question.fleet.at_s, asked, question.ask)
+
+
+def key_figures(decision: Decision) -> None:
+    """Draw the choice, its score, its lead, the first token and how many pools are refused."""
+    t = context.say()
+    slo, chosen = decision.prepared.slo, decision.chosen
+    with st.container(horizontal=True, gap="small"):
+        name = t("what_if.nothing") if chosen is None else figures.pair_name(chosen.prefill, chosen.decode)
+        key_figure(t("what_if.chosen"), name, t(f"what_if.class_{slo.name}"), t("what_if.chosen_help"))
+        detail = t("what_if.score_detail", budget=number.duration(slo.ttft_s))
+        key_figure(t("what_if.score_title"), figures.score_text(decision.score), detail, t("what_if.score_help"))
+        other = decision.runner_up
+        behind = t("what_if.margin_none") if other is None else figures.pair_name(other.prefill, other.decode)
+        key_figure(t("what_if.margin"), figures.score_text(decision.margin), behind, t("what_if.margin_help"))
+        ttft_s, risk = figures.first_token(decision.terms)
+        detail = t("what_if.ttft_detail", budget=number.duration(slo.ttft_s), risk=number.share(risk))
+        key_figure(t("what_if.ttft"), number.duration(ttft_s), detail, t("what_if.ttft_help"))
+        counts = figures.rejection_counts(decision)
+        detail = ", ".join(f"{name} {count}" for name, count in counts.items()) or t("what_if.fits_none")
+        total = f"{sum(counts.values())} / {len(decision.prepared.arrays)}"
+        key_figure(t("what_if.fits"), total, number.markdown(detail), t("what_if.fits_help"))
+
+
+def verdict(decision: Decision) -> None:
+    """Draw the finding in a sentence: who wins, by how much, by which term; or why nobody does."""
+    t = context.say()
+    chosen, other = decision.chosen, decision.runner_up
+    if chosen is None:
+        st.error(t("what_if.verdict_refused", reason=number.markdown(decision.fallback or "")))
+        if decision.largest_fit_tokens is not None:
+            st.caption(t("what_if.largest_fit", tokens=number.amount(decision.largest_fit_tokens, "tokens")))
+        return
+    pair = number.markdown(figures.pair_name(chosen.prefill, chosen.decode))
+    deciding = figures.deciding_term(decision.terms, decision.runner_up_terms)
+    if other is None or deciding is None:
+        st.markdown(t("what_if.verdict_alone", pair=pair))
+    else:
+        st.markdown(
+            t(
+                "what_if.verdict",
+                pair=pair,
+                margin=figures.score_text(decision.margin),
+                other=number.markdown(figures.pair_name(other.prefill, other.decode)),
+                term=t(f"what_if.term_{deciding[0]}"),
+                gain=figures.score_text(deciding[1]),
+            )
+        )
+    marks = dict.fromkeys((*decision.marks(chosen.prefill), *decision.marks(chosen.decode)))
+    if marks:
+        st.caption(t("what_if.estimated", texts=number.markdown("; ".join(marks))))
+
+
+def score_map(decision: Decision, asked: form.Asked) -> None:
+    """Draw the heat map; a click puts the pair beside the choice."""
+    t = context.say()
+    st.subheader(t("what_if.map_title"))
+    st.caption(t("what_if.map_caption"))
+    payload = context.shared(
+        "what_if.map",
+        decision.at_s,
+        (asked, context.language()),
+        lambda: figures.score_map(decision, oldest_s(decision), t),
+    )
+    clicked = context.draw(payload, key="what_if.map")
+    if clicked and "|" in clicked and st.query_params.get("b") != clicked:
+        st.query_params["b"] = clicked
+        st.rerun(scope="app")
+
+
+def _terms(decision: Decision, question: Question, word: str) -> tuple[str, tuple[Term, ...]] | None:
+    """Return the name and terms of the pair a word stands for, None where the fleet has no such pair."""
+    if word == form.CHOSEN:
+        chosen = decision.chosen
+        return None if chosen is None else (figures.pair_name(chosen.prefill, chosen.decode), decision.terms)
+    if word == form.SECOND:
+        other = decision.runner_up
+        return None if other is None else (figures.pair_name(other.prefill, other.decode), decision.runner_up_terms)
+    prefill, _, decode = word.partition("|")
+    pair = Ranked(prefill=prefill, decode=decode, score=0.0)
+    try:
+        terms = terms_of(decision.prepared, question.settings, question.fleet.links, decision.table, pair)
+    except ValueError:
+        return None
+    return figures.pair_name(prefill, decode), terms
+
+
+def compared(decision: Decision, question: Question, words: tuple[str, str]) -> None:
+    """Draw two pairs' terms as bars and the formula with its numbers."""
+    t = context.say()
+    found = [(word, _terms(decision, question, word)) for word in words]
+    pairs = [each for _, each in found if each is not None]
+    for word, each in found:
+        if each is None and "|" in word:
+            st.info(t("what_if.pair_absent", pair=number.markdown(word.replace("|", " → "))))
+    if not pairs:
+        return
+    context.draw(figures.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
+    st.markdown(f"**{t('what_if.formula_title')}**")
+    second = pairs[1][1] if len(pairs) > 1 else ()
+    text_table(figures.formula_columns(pairs[0][1], second, t), "what_if", wide=("how_a", "how_b"))
+
+
+def lists(decision: Decision) -> None:
+    """Draw the ranking and the refused, side by side."""
+    t = context.say()
+    left, right = st.columns([2, 3])
+    with left:
+        st.subheader(t("what_if.ranking_title"))
+        text_table(figures.ranking_columns(decision), "what_if")
+    with right:
+        st.subheader(t("what_if.rejections_title"))
+        if decision.rejections:
+            text_table(figures.rejection_columns(decision), "what_if", wide=("reason",), most_rows=10)
+        else:
+            st.caption(t("what_if.rejections_none"))
+        counts = figures.refused_pair_count(decision)
+        if counts:
+            texts = ", ".join(f"{name} {count}" for name, count in counts.items())
+            st.caption(t("what_if.rejections_pairs", texts=number.markdown(texts)))
+
+
+def policies(question: Question, asked: form.Asked) -> None:
+    """Draw every policy's choice for the same request."""
+    t = context.say()
+    st.subheader(t("what_if.policies_title"))
+    choices: tuple[PolicyChoice, ...] = context.shared(
+        "what_if.policies", question.fleet.at_s, asked, lambda: every_policy(question)
+    )
+    titles = {name: policy.title for name, policy in POLICIES.items()}
+    text_table(figures.policy_columns(choices, titles, t), "what_if", wide=("note",))
+    with st.expander(t("what_if.blind")):
+        for policy in POLICIES.values():
+            st.markdown(f"**{number.markdown(policy.title)}** · {number.markdown(policy.blind_spots)}")
+            st.caption(number.markdown(policy.source))
+
+
+def sensitivity(decision: Decision, question: Question, asked: form.Asked, *, is_on: bool) -> None:
+    """Draw what would flip the choice, and at what value."""
+    t = context.say()
+    pairs = 0 if decision.table is None or decision.table.pairs is None else decision.table.pairs.total.size
+    if decision.chosen is None or not (is_on or pairs <= SENSITIVE_PAIRS):
+        return
+    st.subheader(t("what_if.sensitivity_title"))
+    flips: tuple[Flip, ...] = context.shared(
+        "what_if.flips",
+        question.fleet.at_s,
+        asked,
+        lambda: weight_flips(decision) + (input_flips(question, decision) if is_on else ()),
+    )
+    text_table(figures.flip_columns(flips, t), "what_if")
+
+
+def placed(decision: Decision, question: Question, asked: form.Asked) -> None:
+    """Draw the chosen pools now, with the request, and as decode starts; and where many of them would go."""
+    t = context.say()
+    if decision.chosen is None:
+        return
+    st.subheader(t("what_if.placement_title"))
+    start_s = figures.decode_start_s(decision.terms)
+    rows: list[tuple[str, Placement]] = []
+    for name in dict.fromkeys((decision.chosen.prefill, decision.chosen.decode)):
+        cases: list[tuple[str, float, int]] = [
+            (t("what_if.placement_now", pool=name), 0.0, 0),
+            (t("what_if.placement_with", pool=name, count=1), 0.0, 1),
+        ]
+        if name == decision.chosen.decode:
+            after = number.duration(start_s)
+            cases.append((t("what_if.placement_start", pool=name, after=after), start_s, 1))
+        for text, horizon_s, count in cases:
+            found = placement(decision, name, horizon_s, count)
+            if found is not None:
+                rows.append((text, found))
+    if rows:
+        figure = figures.placement_bars(rows, oldest_s(decision), decision.at_s, t, context.language())
+        context.draw(figure, key="what_if.placement")
+    if asked.count > 1:
+        many: Many = context.shared(
+            "what_if.many", question.fleet.at_s, asked, lambda: place_many(question, asked.count)
+        )
+        texts = [f"{figures.pair_name(*pair)} × {count}" for pair, count in many.by_pair.items()]
+        if many.refused_count:
+            texts.append(t("what_if.many_refused", count=many.refused_count))
+        st.markdown(t("what_if.many", count=asked.count, texts=number.markdown(", ".join(texts))))
+
+
+def herd(question: Question, asked: form.Asked, policy: str, count: int, age_s: float) -> None:
+    """Draw where many at once go by each way to pick."""
+    t = context.say()
+    herds: Sequence[Herd] = context.shared(
+        "what_if.herd",
+        question.fleet.at_s,
+        (asked, policy, count, age_s),
+        lambda: herd_variants(
+            question.request, question.fleet, policy, count=count, age_s=age_s, settings=question.settings
+        ),
+    )
+    ages = [pool.age_s for pool in question.fleet.pools if pool.age_s is not None]
+    figure = figures.herd_bars(herds, max(ages) if ages else None, question.fleet.at_s, t)
+    context.draw(figure, key="what_if.herd")
+    text_table(figures.herd_columns(herds, t), "what_if")
+
+
+def link(at_s: float) -> None:
+    """Draw the address that reproduces this what-if at this instant."""
+    t = context.say()
+    query: dict[str, Any] = {name: st.query_params.get_all(name) for name in st.query_params}
+    query.setdefault("at", [f"{at_s:.3f}"])
+    st.markdown(f"**{t('what_if.link_title')}**")
+    st.caption(t("what_if.link_caption"))
+    st.code(f"/what_if?{urlencode(query, doseq=True)}", language=None)

@@ -1,0 +1,531 @@
+"""
+The What-if page's figures: the score of every pair, two pairs' terms side by side, pools with the request placed,
+and where a herd goes. Data in, packed figure or table columns out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from pages.figures import live, number, theme
+from pages.figures.terms import TERMS, label
+from pages.texts import Say
+from scoring import cost
+from scoring.herd import Herd
+from scoring.policy import Decision
+from scoring.policy.explain import Term
+from scoring.policy.filters import PAIR_FILTERS, PAIR_OK, PAIR_POOL
+from scoring.what_if import Flip, Placement, PolicyChoice
+
+TERM_COLORS: Final[Mapping[str, str]] = {
+    "prefill_wait": "@s2",
+    "prefill_compute": "@s1",
+    "transfer": "@s7",
+    "decode_wait": "@s5",
+    "kv_pressure": "@s6",
+    "slo_risk": "@bad",
+    "prefix_benefit": "@good",
+}
+SCALE: Final = [[0.0, "@good/0.9"], [0.35, "@s7/0.55"], [0.7, "@warn/0.7"], [1.0, "@bad/0.85"]]
+LABELLED_CELLS: Final = 400
+"""Up to this many cells the score stands in the cell; beyond, it is in the hover text alone."""
+
+
+def pair_name(prefill: str, decode: str) -> str:
+    """Return a pair as pages name it; a pool that serves alone by its own name."""
+    return prefill if prefill == decode else f"{prefill} → {decode}"
+
+
+def score_text(score: float | None) -> str:
+    """Return a score as it is shown."""
+    return number.ABSENT if score is None or not math.isfinite(score) else number.significant(score)
+
+
+def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray, list[list[str]], list[list[str]]]:
+    """Return row names, column names, scores (NaN refused), hover texts and ids of every cell."""
+    table = decision.table
+    assert table is not None  # only joint decisions are drawn as a map
+    pools = {each.pool: each for each in decision.rejections}
+    rows = list(table.prefill_ids)
+    columns = list(table.decode_ids)
+    alone = list(table.alone_ids)
+    itself = t("what_if.itself")
+    names = rows + [name for name in alone if name not in rows]
+    heads = columns + ([itself] if alone else [])
+    scores = np.full((len(names), len(heads)), np.nan)
+    texts = [["" for _ in heads] for _ in names]
+    ids = [["" for _ in heads] for _ in names]
+
+    def put(row: int, column: int, prefill: str, decode: str, score: float, code: int) -> None:
+        ids[row][column] = f"{prefill}|{decode}"
+        head = f"<b>{number.plain(pair_name(prefill, decode), 130)}</b><br>"
+        if code == PAIR_OK:
+            scores[row, column] = score
+            texts[row][column] = head + t("what_if.hover_score", score=score_text(score))
+            return
+        if code == PAIR_POOL:
+            why = pools.get(prefill) or pools.get(decode)
+            name, reason = (why.filter, why.reason) if why else ("", "")
+        else:
+            name, reason = decision.pair_refusal(prefill, decode)
+        wrapped = "<br>".join(number.plain(line, 120) for line in _wrapped(reason))
+        texts[row][column] = head + t("what_if.hover_refused", filter=number.plain(name)) + "<br>" + wrapped
+
+    if table.pairs is not None:
+        for row, column in np.ndindex(table.pairs.shape):
+            code = int(table.pairs.codes[row, column])
+            put(row, column, rows[row], columns[column], float(table.pairs.total[row, column]), code)
+    if table.alone is not None:
+        for index, name in enumerate(alone):
+            code = int(table.alone.codes[index, 0])
+            put(names.index(name), len(heads) - 1, name, name, float(table.alone.total[index, 0]), code)
+    return names, heads, scores, texts, ids
+
+
+def _wrapped(text: str, width: int = 72) -> list[str]:
+    lines: list[str] = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def score_map(decision: Decision, age_s: float | None, t: Say) -> bytes:
+    """Return the P x D heat map: colour is the score, a cross a refused pair, a ring the choice."""
+    names, heads, scores, texts, ids = _grid(decision, t)
+    is_small = scores.size <= LABELLED_CELLS
+    refused = np.array(
+        [
+            [bool(text) and np.isnan(score) for text, score in zip(*row, strict=True)]
+            for row in zip(texts, scores, strict=True)
+        ]
+    )
+    shown = [number.plain(name, 24) for name in names]
+    tops = [number.plain(head, 24) for head in heads]
+    finite = scores[np.isfinite(scores)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    columns, rows = np.arange(len(heads)), np.arange(len(names))
+    labels = [[score_text(value) if is_small and np.isfinite(value) else "" for value in row] for row in scores]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "heatmap",
+            "x": columns,
+            "y": rows,
+            "z": scores.astype(np.float32),
+            "zmin": low,
+            "zmax": high if high > low else low + 1.0,
+            "colorscale": SCALE,
+            "text": labels,
+            "texttemplate": "%{text}",
+            "textfont": {"size": 13, "color": "@ink"},
+            "hovertext": texts,
+            "hovertemplate": "%{hovertext}<extra></extra>",
+            "customdata": ids,
+            "hoverongaps": True,
+            "xgap": 2,
+            "ygap": 2,
+            "colorbar": {"title": {"text": t("what_if.score"), "side": "right"}, "thickness": 10, "outlinewidth": 0},
+        }
+    ]
+    crossed = np.argwhere(refused)
+    if len(crossed):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": crossed[:, 1],
+                "y": crossed[:, 0],
+                "marker": {"symbol": "x-thin", "size": 11 if is_small else 5, "line": {"width": 2, "color": "@bad"}},
+                "hovertext": [texts[row][column] for row, column in crossed],
+                "hovertemplate": "%{hovertext}<extra></extra>",
+                "customdata": [ids[row][column] for row, column in crossed],
+                "showlegend": False,
+            }
+        )
+    shapes = []
+    if decision.chosen is not None:
+        wanted = f"{decision.chosen.prefill}|{decision.chosen.decode}"
+        for row, line in enumerate(ids):
+            for column, name in enumerate(line):
+                if name == wanted:
+                    shapes.append(
+                        {
+                            "type": "rect",
+                            "x0": column - 0.5,
+                            "x1": column + 0.5,
+                            "y0": row - 0.5,
+                            "y1": row + 0.5,
+                            "line": {"color": "@ink", "width": 3},
+                        }
+                    )
+    count = int(refused.sum())
+    alt = t("what_if.map_alt", rows=len(names), columns=len(heads), refused=count)
+    layout = theme.layout(
+        height=min(max(150, 70 + 30 * len(names)), 620),
+        xaxis={
+            "tickvals": columns[:: max(1, len(heads) // 40)],
+            "ticktext": tops[:: max(1, len(heads) // 40)],
+            "side": "top",
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={
+            "tickvals": rows[:: max(1, len(names) // 24)],
+            "ticktext": shown[:: max(1, len(names) // 24)],
+            "autorange": "reversed",
+            "showgrid": False,
+            "zeroline": False,
+        },
+        margin={"l": 8, "r": 8, "t": 8, "b": 8},
+        shapes=shapes,
+        showlegend=False,
+        uirevision=f"{len(names)}x{len(heads)}",
+    )
+    return live.pack(
+        {"data": data, "layout": layout},
+        alt=alt,
+        filename="kvscope-what-if-scores",
+        at_s=decision.at_s,
+        age_s=age_s,
+        age_text=t("common.data_age", age="{age}"),
+    )
+
+
+def term_bars(pairs: Sequence[tuple[str, Sequence[Term]]], age_s: float | None, at_s: float, t: Say) -> bytes:
+    """Return stacked contributions of the seven terms, one bar a pair; the benefit goes to the left."""
+    names = [number.plain(name, 80) for name, _ in pairs]
+    data: list[dict[str, Any]] = []
+    for name in cost.TERMS:
+        own = [next(term for term in terms if term.name == name) for _, terms in pairs]
+        values = [term.contribution if math.isfinite(term.contribution) else None for term in own]
+        if not any(values):
+            continue
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": t(f"what_if.term_{name}"),
+                "x": values,
+                "y": names,
+                "marker": {
+                    "color": TERM_COLORS[name],
+                    "pattern": {
+                        "shape": ["/" if term.is_unknown else "" for term in own],
+                        "fgcolor": "@paper",
+                        "size": 6,
+                    },
+                },
+                "text": [
+                    t(f"what_if.term_{name}") if value and abs(value) > 0.12 * _widest(pairs) else ""
+                    for value in values
+                ],
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textfont": {"color": "@paper", "size": 12},
+                "hovertext": ["<br>".join(number.plain(line, 120) for line in _wrapped(term.formula)) for term in own],
+                "hovertemplate": "<b>%{fullData.name}</b> %{x:.3f}<br>%{hovertext}<extra></extra>",
+            }
+        )
+    layout = theme.layout(
+        height=90 + 56 * len(names),
+        barmode="relative",
+        bargap=0.35,
+        yaxis={"autorange": "reversed", "showgrid": False},
+        xaxis={"title": {"text": t("what_if.axis_score")}, "zeroline": True, "zerolinecolor": "@outline"},
+        margin={"l": 8, "r": 12, "t": 40, "b": 40},
+        uirevision="terms",
+    )
+    return live.pack(
+        {"data": data, "layout": layout},
+        alt=t("what_if.terms_alt", pairs=", ".join(names)),
+        filename="kvscope-what-if-terms",
+        at_s=at_s,
+        age_s=age_s,
+        age_text=t("common.data_age", age="{age}"),
+        events=(),
+    )
+
+
+def _widest(pairs: Sequence[tuple[str, Sequence[Term]]]) -> float:
+    return (
+        max(
+            (
+                sum(max(term.contribution, 0.0) for term in terms if math.isfinite(term.contribution))
+                for _, terms in pairs
+            ),
+            default=1.0,
+        )
+        or 1.0
+    )
+
+
+PARTS: Final = (
+    ("held", "@used", ""),
+    ("reserved", "@reserved", ""),
+    ("demand", "@demand", ""),
+    ("prefix", "@prefix", ""),
+    ("free", "@free", ""),
+)
+
+
+def placement_bars(
+    rows: Sequence[tuple[str, Placement]], age_s: float | None, at_s: float, t: Say, language: str
+) -> bytes:
+    """Return one bar a row: what is held, reserved, the request, prefix left, free left, as shares of usable."""
+    names = [number.plain(name, 60) for name, _ in rows]
+    words = {"held": label("used", language), "demand": t("what_if.this_request")}
+    data: list[dict[str, Any]] = []
+    for part, color, _ in PARTS:
+        values = [getattr(placed, f"{part}_tokens") / placed.usable_tokens for _, placed in rows]
+        if not any(values):
+            continue
+        tokens = [number.amount(getattr(placed, f"{part}_tokens"), "tokens") for _, placed in rows]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": words.get(part) or (label(part, language) if part in TERMS else part),
+                "x": values,
+                "y": names,
+                "customdata": tokens,
+                "marker": {"color": color},
+                "hovertemplate": "<b>%{fullData.name}</b> %{customdata}, %{x:.1%}<extra></extra>",
+            }
+        )
+    layout = theme.layout(
+        height=90 + 34 * len(names),
+        barmode="stack",
+        bargap=0.3,
+        yaxis={"autorange": "reversed", "showgrid": False},
+        xaxis={"tickformat": ".0%", "rangemode": "tozero"},
+        shapes=[
+            {
+                "type": "line",
+                "x0": 1,
+                "x1": 1,
+                "y0": -0.5,
+                "y1": len(names) - 0.5,
+                "line": {"color": "@bad", "width": 2},
+            }
+        ],
+        margin={"l": 8, "r": 12, "t": 40, "b": 30},
+        uirevision="placement",
+    )
+    return live.pack(
+        {"data": data, "layout": layout},
+        alt=t("what_if.placement_alt", pools=", ".join(names)),
+        filename="kvscope-what-if-placement",
+        at_s=at_s,
+        age_s=age_s,
+        age_text=t("common.data_age", age="{age}"),
+        events=(),
+    )
+
+
+def herd_bars(herds: Sequence[Herd], age_s: float | None, at_s: float, t: Say) -> bytes:
+    """Return requests a pool for each way to pick: one stacked bar a variant, a colour a pool, most loaded first."""
+    names = [variant(each, t) for each in herds]
+    pools = sorted(herds[0].placed) if herds else []
+    totals = {pool: sum(each.placed.get(pool, 0) for each in herds) for pool in pools}
+    top = sorted(pools, key=lambda pool: (-totals[pool], pool))[:7]
+    data: list[dict[str, Any]] = []
+    for place, pool in enumerate([*top, ""] if len(pools) > len(top) else top):
+        values = [
+            each.placed.get(pool, 0)
+            if pool
+            else sum(each.placed.values()) - sum(each.placed.get(name, 0) for name in top)
+            for each in herds
+        ]
+        data.append(
+            _herd_trace(number.plain(pool, 24) if pool else t("what_if.others"), values, names, f"@s{place + 1}")
+        )
+    refused = [each.refused_count for each in herds]
+    if any(refused):
+        data.append(_herd_trace(t("what_if.refused"), refused, names, "@bad/0.35"))
+    layout = theme.layout(
+        height=100 + 32 * len(names),
+        barmode="stack",
+        bargap=0.3,
+        yaxis={"autorange": "reversed", "showgrid": False},
+        xaxis={"title": {"text": t("what_if.axis_requests")}},
+        margin={"l": 8, "r": 12, "t": 40, "b": 40},
+        uirevision="herd",
+    )
+    return live.pack(
+        {"data": data, "layout": layout},
+        alt=t("what_if.herd_alt", count=herds[0].count if herds else 0, pools=len(pools)),
+        filename="kvscope-herd",
+        at_s=at_s,
+        age_s=age_s,
+        age_text=t("common.data_age", age="{age}"),
+        events=(),
+    )
+
+
+def _herd_trace(name: str, values: Sequence[int], names: Sequence[str], color: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": list(values),
+        "y": list(names),
+        "marker": {"color": color},
+        "text": [str(value) if value else "" for value in values],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "hovertemplate": "<b>%{fullData.name}</b> %{x}<extra></extra>",
+    }
+
+
+def variant(each: Herd, t: Say) -> str:
+    """Return how one herd picked, in words."""
+    pick = t(f"what_if.pick_{each.pick.replace('-', '_')}")
+    if not each.has_leases:
+        return pick
+    return f"{pick} + {t('what_if.leases_private' if each.router_count > 1 else 'what_if.leases_shared')}"
+
+
+def herd_columns(herds: Sequence[Herd], t: Say) -> dict[str, list[Any]]:
+    """Return the herd table: what each way of picking did."""
+    return {
+        "variant": [variant(each, t) for each in herds],
+        "largest": [number.share(each.largest_share) for each in herds],
+        "spread": [number.significant(each.effective_pool_count) for each in herds],
+        "worst": [number.share(each.worst_ratio) for each in herds],
+        "over": [each.over_reserve_count for each in herds],
+        "refused": [each.refused_count for each in herds],
+    }
+
+
+def ranking_columns(decision: Decision) -> dict[str, list[Any]]:
+    """Return the ranked table: pairs by score, and by how much each is behind."""
+    best = decision.ranking[0].score if decision.ranking else 0.0
+    return {
+        "place": list(range(1, len(decision.ranking) + 1)),
+        "pair": [pair_name(each.prefill, each.decode) for each in decision.ranking],
+        "score": [score_text(each.score) for each in decision.ranking],
+        "behind": [score_text(each.score - best) for each in decision.ranking],
+    }
+
+
+def rejection_columns(decision: Decision) -> dict[str, list[Any]]:
+    """Return every refused pool with the filter, the two numbers compared and the reason."""
+    found: dict[str, list[Any]] = {name: [] for name in ("pool", "filter", "have", "need", "reason")}
+    for each in decision.rejections:
+        found["pool"].append(each.pool)
+        found["filter"].append(each.filter)
+        found["have"].append(None if each.have is None else number.compact(each.have))
+        found["need"].append(None if each.need is None else number.compact(each.need))
+        found["reason"].append(each.reason)
+    return found
+
+
+def refused_pair_count(decision: Decision) -> dict[str, int]:
+    """Return how many pairs are refused as pairs, by filter."""
+    counts: dict[str, int] = {}
+    for block in () if decision.table is None else (decision.table.pairs, decision.table.alone):
+        if block is None:
+            continue
+        for code in np.unique(block.codes):
+            if int(code) not in (PAIR_OK, PAIR_POOL):
+                name = PAIR_FILTERS[int(code)]
+                counts[name] = counts.get(name, 0) + int((block.codes == code).sum())
+    return counts
+
+
+def policy_columns(choices: Sequence[PolicyChoice], titles: Mapping[str, str], t: Say) -> dict[str, list[Any]]:
+    """Return what every policy would do, and what the joint cost says of it."""
+    found: dict[str, list[Any]] = {name: [] for name in ("policy", "choice", "joint", "note")}
+    for each in choices:
+        chosen = each.decision.chosen
+        found["policy"].append(titles[each.policy])
+        found["choice"].append(t("what_if.nothing") if chosen is None else pair_name(chosen.prefill, chosen.decode))
+        found["joint"].append(t("what_if.refused") if each.is_refused_by_joint else score_text(each.joint_score))
+        found["note"].append("; ".join(filter(None, (each.decision.fallback, *each.decision.notes))))
+    return found
+
+
+def flip_columns(flips: Sequence[Flip], t: Say) -> dict[str, list[Any]]:
+    """Return the sensitivity table, nearest change first; what nothing flips comes last."""
+
+    def distance(flip: Flip) -> float:
+        if flip.at is None:
+            return math.inf
+        return abs(math.log((flip.at + 1e-6) / (flip.now + 1e-6)))
+
+    found: dict[str, list[Any]] = {name: [] for name in ("what", "now", "at", "then")}
+    for flip in sorted(flips, key=lambda each: (distance(each), each.name)):
+        kind, _, name = flip.name.partition(".")
+        if kind == "weight":
+            what = t("what_if.flip_weight", term=t(f"what_if.term_{name}"))
+        elif kind == "prefix_hit":
+            what = t("what_if.flip_prefix_hit", pool=name)
+        else:
+            what = t(f"what_if.flip_{kind}")
+        found["what"].append(what)
+        found["now"].append(number.significant(flip.now) if flip.now < 1_000 else number.compact(flip.now))
+        found["at"].append(
+            t("what_if.never")
+            if flip.at is None
+            else number.significant(flip.at)
+            if flip.at < 1_000
+            else number.compact(flip.at)
+        )
+        if flip.at is None:
+            found["then"].append(None)
+        elif flip.prefill is None or flip.decode is None:
+            found["then"].append(t("what_if.nothing"))
+        else:
+            found["then"].append(pair_name(flip.prefill, flip.decode))
+    return found
+
+
+def formula_columns(first: Sequence[Term], second: Sequence[Term], t: Say) -> dict[str, list[Any]]:
+    """Return the seven terms of one pair, or of two side by side, with the numbers put in."""
+    found: dict[str, list[Any]] = {
+        "term": [t(f"what_if.term_{term.name}") for term in first],
+        "weight": [number.significant(term.weight) for term in first],
+        "adds_a": [score_text(term.contribution) for term in first],
+        "how_a": [term.formula for term in first],
+    }
+    if second:
+        found["adds_b"] = [score_text(term.contribution) for term in second]
+        found["how_b"] = [term.formula for term in second]
+    return found
+
+
+def rejection_counts(decision: Decision) -> dict[str, int]:
+    """Return how many pools each filter refuses, most first."""
+    counts: dict[str, int] = {}
+    for each in decision.rejections:
+        counts[each.filter] = counts.get(each.filter, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def first_token(terms: Sequence[Term]) -> tuple[float | None, float | None]:
+    """Return predicted seconds to the first token and the risk of breaking the SLO, None without terms."""
+    if not terms:
+        return None, None
+    own = {term.name: term for term in terms}
+    before = ("prefill_wait", "prefill_compute", "transfer", "decode_wait")
+    return sum(own[name].scored_s for name in before) - own["prefix_benefit"].scored_s, own["slo_risk"].normalised
+
+
+def decode_start_s(terms: Sequence[Term]) -> float:
+    """Return seconds until decode starts: wait, prefill and hand-over."""
+    return sum(term.scored_s for term in terms if term.name in ("prefill_wait", "prefill_compute", "transfer"))
+
+
+def deciding_term(first: Sequence[Term], second: Sequence[Term]) -> tuple[str, float] | None:
+    """Return the term that speaks most for the first pair against the second, and by how much; None without two."""
+    if not first or not second:
+        return None
+    gains = [(b.contribution - a.contribution, a.name) for a, b in zip(first, second, strict=True)]
+    finite = [gain for gain in gains if math.isfinite(gain[0])]
+    if not finite:
+        return None
+    gain, name = max(finite)
+    return name, gain
