@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
@@ -81,9 +82,16 @@ def run(args: argparse.Namespace) -> int:
     if args.workers is not None and not 3 <= args.workers <= 2000:
         print(f"kvscope demo: --workers must be from 3 to 2000, not {args.workers}", file=sys.stderr)
         return EXIT_WRONG_USE
+    _allow_files()
     if args.serve:
         return _serve(args)
     return asyncio.run(_main(args, print, None))
+
+
+def _allow_files() -> None:
+    """Let this process hold as many files as the system lets it: a worker takes a port and a reader's connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _serve(args: argparse.Namespace) -> int:

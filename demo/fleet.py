@@ -21,7 +21,7 @@ from demo.plan import FleetPlan, default_plan, two_node_plan
 from demo.publish import Publisher
 from demo.requests import RequestBook
 from demo.routing import Router
-from demo.scenarios import SCENARIOS, Phase, Scenario
+from demo.scenarios import SCENARIOS, Phase, Scenario, scaled
 from demo.traffic import HASH_BLOCK_TOKENS, DemoRequest, Traffic
 from demo.worker import Worker
 from simulation.layout import ITL_BINS
@@ -33,6 +33,10 @@ TICK_S: Final = 0.05
 MAX_LAG_S: Final = 1.0
 """Chosen: a fleet further from its clock than this (a laptop that slept, a speed the machine cannot keep) skips."""
 ITL_EVERY_TICKS: Final = 20
+MOST_TRAFFIC: Final = 10.0
+"""Chosen: a fleet of thousands is for counting pollers' work; its traffic stops at ten times the default's."""
+MOST_LOOKS: Final = 128
+"""Chosen: pools looked at in one tick; in a larger fleet they take turns."""
 
 Scheduled = tuple[float, DemoRequest, tuple[int, int] | None]
 
@@ -64,8 +68,13 @@ class DemoFleet:
         else:
             self.plan = default_plan() if worker_count is None else default_plan(worker_count)
         self._check_playable(scenario)
-        self._seed, self._speed, self._max_lag_s = seed, speed, max_lag_s
-        self._scenario = scenario
+        is_default_kind = scenario.fleet == "default"
+        self._factor = (
+            min(self.plan.decode_tokens / default_plan().decode_tokens, MOST_TRAFFIC) if is_default_kind else 1.0
+        )
+        self._stride = -(-len(self.plan.spec.pools) // MOST_LOOKS)
+        self._clock, self._seed, self._speed, self._max_lag_s = clock, seed, speed, max_lag_s
+        self._scenario = scaled(scenario, self._factor)
         self._scenario_start_s = 0.0
         self._at: tuple[int, int] | None = None
         self._live = LiveFleet(self.plan.spec, seed=seed, hash_block_tokens=HASH_BLOCK_TOKENS)
@@ -95,12 +104,19 @@ class DemoFleet:
         """Return the wall time of a virtual time."""
         return self._origin_s + virtual_s / self._speed
 
-    def begin(self, now_s: float) -> None:
-        """Live the scenario's preroll and stand at `now_s`."""
-        ticks = round(self._scenario.preroll_s / (TICK_S * self._speed))
-        self._origin_s = now_s - ticks * TICK_S
+    def begin(self) -> None:
+        """Live the scenario's preroll, shorter in a larger fleet, and stand at the clock's now."""
+        preroll_s = self._scenario.preroll_s / max(self._factor, 1.0)
+        ticks = round(preroll_s / (TICK_S * self._speed))
+        self._origin_s = self._clock() - ticks * TICK_S
         for _ in range(ticks + 1):
             self._tick()
+        # The preroll has taken time of its own: what was published on the way is moved with the clock.
+        late_s = self._clock() - self.wall_s(self.virtual_s)
+        self._origin_s += late_s
+        for worker in self.workers:
+            for state in worker.published:
+                state.at_s += late_s if state.at_s > 0.0 else 0.0
 
     def advance(self, now_s: float, most_ticks: int | None = None) -> bool:
         """
@@ -170,7 +186,7 @@ class DemoFleet:
         if name not in SCENARIOS:
             raise UnknownScenarioError(f"no scenario {name!r}; there are {', '.join(SCENARIOS)}")
         self._check_playable(SCENARIOS[name])
-        self._scenario = SCENARIOS[name]
+        self._scenario = scaled(SCENARIOS[name], self._factor)
         self._scenario_start_s = self.virtual_s
         self._at = None
         self._pending = []
@@ -238,16 +254,18 @@ class DemoFleet:
                 continue
             pools = self.plan.pool_indices[worker.name]
             for rank, pool in enumerate(pools):
+                if (self._tick_count + pool) % self._stride:
+                    continue
                 view = self._live.look(pool)
                 publisher = self._publishers[pool]
                 state = rank_state(view, self._since.get(pool), mode=worker.plan.mode, speed=self._speed, at_s=at_s)
                 self.book.note_transfers(worker, rank, pool, view, state)
                 state.idle_s_total = publisher.newest.idle_s_total
                 if view.running_count + view.computing_count + state.waiting_count == 0:
-                    state.idle_s_total += TICK_S
+                    state.idle_s_total += TICK_S * self._stride
                 if publisher.look(state):
                     worker.published[rank] = state
-            if worker.plan.mode != "prefill" and self._tick_count % ITL_EVERY_TICKS == 0:
+            if worker.plan.mode != "prefill" and (self._tick_count + pools[0]) % (ITL_EVERY_TICKS * self._stride) == 0:
                 self._note_itl(worker, pools)
 
     def _note_itl(self, worker: Worker, pools: tuple[int, ...]) -> None:

@@ -56,6 +56,11 @@ class FleetPlan:
     workers: tuple[WorkerPlan, ...]
     pool_indices: dict[str, tuple[int, ...]]
 
+    @property
+    def decode_tokens(self) -> int:
+        """Room of all decode pools."""
+        return sum(pool.usable_tokens for pool in self.spec.pools if pool.role is Role.DECODE)
+
     def named(self, role: Role) -> tuple[str, ...]:
         """Return the workers of a role."""
         return tuple(plan.name for plan in self.workers if plan.mode == MODES[role])

@@ -7,7 +7,7 @@ decode room, and long answers fill it because growth is not in their prompts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from demo.traffic import BATCH, INTERACTIVE, LONG_CONTEXT, REASONING, TrafficClass, TrafficMix
@@ -96,6 +96,14 @@ class Scenario:
             round_index = int(rounds)
         index = max(i for i, phase in enumerate(self.phases) if phase.start_s <= elapsed_s)
         return round_index, index
+
+
+def scaled(scenario: Scenario, factor: float) -> Scenario:
+    """Return the scenario with every arrival rate times `factor`, for a fleet that much larger than the default."""
+    phases = tuple(
+        replace(phase, mix=replace(phase.mix, rate_per_s=phase.mix.rate_per_s * factor)) for phase in scenario.phases
+    )
+    return replace(scenario, phases=phases)
 
 
 def _mix(rate_per_s: float, shares: Mapping[TrafficClass, float] = EVERYDAY, burst_factor: float = 1.5) -> TrafficMix:

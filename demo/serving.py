@@ -69,7 +69,7 @@ class ServedFleet:
         except BaseException:
             await self.close()
             raise
-        self.fleet.begin(self._clock())
+        self.fleet.begin()
         await self.settle()
         self._task = asyncio.create_task(self._tick())
 

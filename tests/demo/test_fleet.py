@@ -23,7 +23,7 @@ def _fleet(name: str, *, speed: float = 1.0, seed: int = 1, **options: Any) -> D
         scenario = replace(scenario, preroll_s=0.0)
     clock = [START_S]
     fleet = DemoFleet(scenario, seed=seed, speed=speed, clock=lambda: clock[0], max_lag_s=None, **options)
-    fleet.begin(START_S)
+    fleet.begin()
     return fleet
 
 
@@ -270,7 +270,7 @@ def test_a_scenario_can_be_switched_and_only_to_what_fits() -> None:
 def test_a_sleep_is_skipped_not_caught_up() -> None:
     """After an hour without ticks a live fleet goes on from where it was, at the new time."""
     fleet = DemoFleet(replace(SCENARIOS["calm"], preroll_s=0.0), clock=lambda: START_S)
-    fleet.begin(START_S)
+    fleet.begin()
     fleet.advance(START_S + 0.5)
     virtual_s = fleet.virtual_s
     fleet.advance(START_S + 3601.0)
