@@ -147,12 +147,12 @@ def fetch(source, at_s=None):
     return asyncio.run(main())
 
 
-def until(source, count, wait_s=WAIT_S):
-    """Ask until `count` workers have every series, since a scraper needs its first round."""
+def until(source, count, down=0, wait_s=WAIT_S):
+    """Ask until `count` workers are read and `down` are called down, since a scraper needs its first round."""
     deadline = time.monotonic() + wait_s
     while True:
         result = fetch(source)
-        if len(result.readings) >= count or time.monotonic() > deadline:
+        if (len(result.readings) >= count and len(result.down) == down) or time.monotonic() > deadline:
             return result
         time.sleep(0.1)
 
@@ -168,7 +168,7 @@ def prometheus(tmp_path_factory):
         dead = f"127.0.0.1:{free_port()}"
         targets = [*ports.values(), dead]
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
             "scrape_configs": [{"job_name": "engines", "static_configs": [{"targets": targets}]}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML.
@@ -188,7 +188,7 @@ def prometheus(tmp_path_factory):
 def test_a_real_prometheus_gives_every_workers_own_figures(prometheus):
     """Pools read through PromQL equal those of the workers' own bodies: every engine, every rank, every field."""
     url, ports, dead = prometheus
-    result = until(PrometheusSource(url, matchers=('job="engines"',)), len(BODIES))
+    result = until(PrometheusSource(url, matchers=('job="engines"',)), len(BODIES), down=1)
     readings = dict(result.readings)
     assert sorted(readings) == sorted(ports.values())
     for name, address in ports.items():
