@@ -30,6 +30,8 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 _START_LIMIT_S: Final = 30.0
 _log = logging.getLogger(__name__)
+_QUIET: Final = logging.getLogger(f"{__name__}.apscheduler")
+_QUIET.setLevel(logging.ERROR)  # Ticks left out are counted and shown; a line for each would fill the log.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class Schedule:
         self._loop = loop
         try:
             scheduler = AsyncIOScheduler(
+                logger=_QUIET,
                 event_loop=loop,
                 timezone=UTC,
                 job_defaults={"coalesce": True, "max_instances": 1},
