@@ -21,7 +21,6 @@ PAGES = (
     ("fleet", ":material/dashboard:"),
     ("worker", ":material/memory:"),
     ("what_if", ":material/alt_route:"),
-    ("what_if", ":material/alt_route:"),
     ("sources", ":material/cable:"),
 )
 
