@@ -13,14 +13,17 @@ from pages._decide_settings import decide_settings
 from pages.figures import number
 from scoring import cost
 from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuantiles, RequestView, known_output
+from scoring.herd import HERD_RANGE
 from scoring.model import FleetSnapshot, Role
-from scoring.policy import DecideSettings
+from scoring.policy import POLICIES, DecideSettings
 from scoring.policy.settings import DECIDERS
 from scoring.slo import SloClass
 from scoring.what_if import COUNT_RANGE, Question, weighted
 
 SLIDER_MAX = 10.0
 EVERY_POOL = "*"
+HERD_POLICY = "lowest-utilization"
+HERD_COUNTS = (HERD_RANGE[0], 256)
 CHOSEN, SECOND = "chosen", "second"
 
 
@@ -201,6 +204,26 @@ def compare(decision_pairs: Sequence[str], language: str) -> tuple[str, str]:
     with right:
         second = choice("b", t("what_if.pair_b"), (SECOND, CHOSEN, *decision_pairs), show, language)
     return first, second
+
+
+def herd(language: str) -> tuple[str, int, float]:
+    """Draw the herd's controls and return policy, requests at once and telemetry age."""
+    t = context.say()
+    names = [HERD_POLICY, *(name for name in POLICIES if name != HERD_POLICY)]
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    with left:
+        policy = choice(
+            "herd",
+            t("what_if.herd_policy"),
+            names,
+            lambda name: POLICIES[name].title if name in POLICIES else name,
+            language,
+        )
+    with middle:
+        count = whole("n", t("what_if.herd_count"), 16, HERD_COUNTS, language)
+    with right:
+        age_s = slider("age", t("what_if.herd_age"), 1.0, 60.0, language, "herd", 0.5)
+    return policy if policy in POLICIES else HERD_POLICY, count, age_s
 
 
 def pair_options(fleet: FleetSnapshot, most: int = 60) -> list[str]:

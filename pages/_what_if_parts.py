@@ -31,6 +31,8 @@ from scoring.what_if import (
     weight_flips,
 )
 
+FORMULA_ROW_PIXELS = 62
+"""Two lines of text: a formula with its numbers rarely fits one."""
 SENSITIVE_PAIRS = 20_000
 """Beyond this many pairs a decision takes milliseconds, and sensitivity asks for a hundred: only when switched on."""
 
@@ -143,7 +145,19 @@ def compared(decision: Decision, question: Question, words: tuple[str, str]) -> 
     context.draw(figures.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
     st.markdown(f"**{t('what_if.formula_title')}**")
     second = pairs[1][1] if len(pairs) > 1 else ()
-    text_table(figures.formula_columns(pairs[0][1], second, t), "what_if", wide=("how_a", "how_b"))
+    columns = figures.formula_columns(pairs[0][1], second, t)
+    st.dataframe(
+        columns,
+        hide_index=True,
+        row_height=FORMULA_ROW_PIXELS,
+        height=len(pairs[0][1]) * FORMULA_ROW_PIXELS + 38,
+        column_config={
+            name: st.column_config.TextColumn(
+                t(f"what_if.col_{name}"), width="large" if name.startswith("how") else "small"
+            )
+            for name in columns
+        },
+    )
 
 
 def lists(decision: Decision) -> None:
