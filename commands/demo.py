@@ -8,14 +8,14 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from demo.control import UnknownScenarioError
-from demo.fleet_file import WorkerLine, fleet_toml, write_fleet_file
+from demo.fleet_file import Value, WorkerLine, fleet_toml, write_fleet_file
 from demo.hosting import LOOPBACK, PortTakenError, Site, application
 from demo.playing import RecordedFleet
 from demo.recording import Playback, RecordingError, read_recording
@@ -244,7 +244,9 @@ async def _play(
     await fleet.start()
     try:
         lines = [WorkerLine(name=name, url=url) for name, url, _role in fleet.workers]
-        _write_file(args, lines, f"the recording {args.recording.name}, speed {args.speed:g}", say)
+        router = fleet.router_url
+        sections = {"discovery": {"sglang_router": [router]}} if router is not None else {}
+        _write_file(args, lines, f"the recording {args.recording.name}, speed {args.speed:g}", say, sections)
         say(f"{recording.end_s - recording.start_s:.0f} s recorded; at the end: {args.at_end}. Ctrl-C stops.")
         sys.stdout.flush()
         ready()
@@ -255,8 +257,15 @@ async def _play(
         await fleet.close()
 
 
-def _write_file(args: argparse.Namespace, lines: list[WorkerLine], what: str, say: Callable[[str], None]) -> None:
-    write_fleet_file(args.fleet_file, fleet_toml(lines, comment=f"Written by kvscope demo: {what}.", sections={}))
+def _write_file(
+    args: argparse.Namespace,
+    lines: list[WorkerLine],
+    what: str,
+    say: Callable[[str], None],
+    sections: Mapping[str, Mapping[str, Value]] | None = None,
+) -> None:
+    text = fleet_toml(lines, comment=f"Written by kvscope demo: {what}.", sections=sections or {})
+    write_fleet_file(args.fleet_file, text)
     for line in lines:
         say(f"{line.name:14} {line.url}")
     say(f"fleet file: {args.fleet_file}")

@@ -28,14 +28,15 @@ class WorkerLine:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def _value(value: str | float | bool) -> str:
-    # A JSON scalar is a TOML scalar too, but for non-finite numbers, which no caller has.
+Value = str | float | bool | Sequence[str]
+
+
+def _value(value: Value) -> str:
+    # A JSON scalar or list is a TOML one too, but for non-finite numbers, which no caller has.
     return json.dumps(value)
 
 
-def fleet_toml(
-    workers: Sequence[WorkerLine], *, comment: str, sections: Mapping[str, Mapping[str, str | float | bool]]
-) -> str:
+def fleet_toml(workers: Sequence[WorkerLine], *, comment: str, sections: Mapping[str, Mapping[str, Value]]) -> str:
     """
     Return the text of a fleet file.
 

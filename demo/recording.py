@@ -9,6 +9,9 @@ the new ones, so that a router's view still points at its workers.
 An exposition and a router's worker list are one instant of a cluster that moves on. Away from that instant only
 what does not move is served: nothing else they say would be true beside the loads of another moment.
 
+At another speed than 1 bodies come faster, and times are moved so that ages hold; seconds counted inside the bodies
+stay as recorded, so rates derived from counters rise with the speed.
+
 Read next: `playing` (the servers).
 """
 
