@@ -104,10 +104,6 @@ def judge_fleet(
             composition = _unattribute(composition)
         state, age_s, reason = states[index]
         findings = [*reading.findings, *verdict.findings, *_about_time(history, state, reason)]
-        rate = rates[index]
-        if verdict.is_stuck:
-            stuck = unknown("handshakes do not complete: what waits is not waiting for compute")
-            rate = replace(rate, prefill_tokens_per_s=stuck)
         pools.append(
             PoolSnapshot(
                 pool_id=ids[index],
@@ -128,7 +124,7 @@ def judge_fleet(
                 else unknown("the source does not say"),
                 bytes_per_token=_bytes_per_token(reading, history.labels),
                 composition=composition,
-                rates=rate,
+                rates=rates[index],
                 findings=_unique(findings),
                 is_serving=not verdict.is_stuck,
                 reading=reading,
@@ -136,7 +132,8 @@ def judge_fleet(
             )
         )
     pools.sort(key=lambda pool: pool.pool_id)
-    pools = [_excuse(pool, pools) for pool in pools]
+    is_decode_full = evidence.decode_is_full(pools)
+    pools = [pool if pool.is_serving else _settled(pool, is_decode_full) for pool in pools]
     return FleetSnapshot(
         at_s=at_s, pools=tuple(pools), links=tuple(links), findings=tuple(evidence.fleet_findings(pools))
     )
@@ -271,12 +268,17 @@ def _geometry_bytes(name: str, kv_dtype: str, gpus: int) -> float | None:
         return None
 
 
-def _excuse(pool: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> PoolSnapshot:
-    """Take back `not serving` from a prefill pool that is held up by full decode pools and not by itself."""
-    if pool.is_serving or not evidence.decode_is_full(pools):
-        return pool
-    kept = tuple(finding for finding in pool.findings if finding.code != "handshake-not-completing")
-    return replace(pool, is_serving=True, findings=kept)
+def _settled(pool: PoolSnapshot, is_decode_full: bool) -> PoolSnapshot:
+    """
+    Return a prefill pool that looks stuck as what it is.
+
+    Held up by full decode pools, not by itself: it serves. Else its speed says nothing about what waits for it.
+    """
+    if is_decode_full:
+        kept = tuple(finding for finding in pool.findings if finding.code != "handshake-not-completing")
+        return replace(pool, is_serving=True, findings=kept)
+    stuck = unknown("handshakes do not complete: what waits is not waiting for compute")
+    return replace(pool, rates=replace(pool.rates, prefill_tokens_per_s=stuck))
 
 
 def _unique(findings: Sequence[Finding]) -> tuple[Finding, ...]:
