@@ -1,0 +1,1 @@
+"""Speed and size, measured: `python -m benchmarks [NAMES]`. Nothing here is timed in tests."""
