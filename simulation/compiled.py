@@ -1,7 +1,7 @@
 """
 The kernel, compiled: every function of the kernel's modules through numba, from the same source that runs plain.
 
-Passing the state's 28 arrays to each function costs ten times what the functions do. So the tables are laid end to
+Passing the state's thirty arrays to each function costs ten times what the functions do. So the tables are laid end to
 end in two flat arrays, whole numbers and floats, and each `s.table[i, j]` of the source is rewritten to the element it
 is before numba sees it; the formulas of scoring go in as they are. `pack` gives numpy views of the same memory under
 the same names, so everything outside reads and fills tables without knowing.
@@ -12,6 +12,7 @@ since numba by itself would not notice a change in a callee of another file.
 
 import ast
 import hashlib
+import importlib
 import inspect
 import types
 from collections.abc import Callable
@@ -22,12 +23,12 @@ import numpy as np
 
 from scoring import cost, service
 from scoring.model import FloatArray
-from simulation import blocks, engine, layout, looks, network, pools, requests, routing, runs
+from simulation import blocks, engine, joint, layout, looks, network, pools, requests, routing, runs, views
 from simulation.layout import FLOAT_TABLES, ROW_WIDTHS, State
 from simulation.traffic import IntArray
 
 FORMULAS = (service, cost)
-MODULES = (blocks, network, runs, requests, pools, looks, routing, engine)
+MODULES = (blocks, network, runs, requests, pools, looks, views, joint, routing, engine)
 """Modules of the kernel, lowest first; their functions have names of their own throughout."""
 ENTRY = "run"
 HEADER = 4
@@ -147,14 +148,36 @@ def source_stamp() -> str:
     return digest.hexdigest()
 
 
-def _flattened(module: types.ModuleType, space: dict[str, Any]) -> dict[str, types.FunctionType]:
+class _Scalar(ast.NodeTransformer):
+    """Rewrite `np.where(c, a, b)` of a formula to `a if c else b`: numba gives an array for it even of scalars."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        for argument in node.args.args:
+            argument.annotation = None
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) == "np.where":
+            condition, then, otherwise = node.args
+            return ast.IfExp(condition, then, otherwise)
+        return node
+
+
+def _rewritten(module: types.ModuleType, rule: ast.NodeTransformer, space: dict[str, Any]) -> dict[str, Any]:
     """Return the module's functions, rewritten and bound to `space`."""
     tree = ast.parse(inspect.getsource(module))
     tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    tree = ast.fix_missing_locations(_Flatten().visit(tree))
+    tree = ast.fix_missing_locations(rule.visit(tree))
     made: dict[str, Any] = {}
     exec(compile(tree, str(module.__file__), "exec"), space, made)  # noqa: S102 # our own source, read above.
     return made
+
+
+def _numba() -> Any:
+    """Import numba when it is needed: half a second that the plain kernel does not spend. Untyped on purpose."""
+    return importlib.import_module("numba")
 
 
 @cache
@@ -164,17 +187,15 @@ def _namespace() -> dict[str, Any]:
     signatures: dict[str, tuple[str, ...]] = {}
     for module in (*FORMULAS, layout, *MODULES):
         space.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
-    for module in FORMULAS:
-        for name, value in vars(module).items():
-            if isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
-                functions[name] = types.FunctionType(value.__code__, space, name, value.__defaults__)
-    for module in MODULES:
-        made = _flattened(module, space)
+    for module in FORMULAS + MODULES:
+        made = _rewritten(module, _Scalar() if module in FORMULAS else _Flatten(), space)
         twice = sorted(made.keys() & functions.keys())
         if twice:
             raise RuntimeError(f"kernel functions need names of their own; {module.__name__} repeats {twice}")
         functions.update(made)
         for name in made:
+            if module in FORMULAS:
+                continue
             annotations = inspect.get_annotations(getattr(module, name))
             signatures[name] = tuple(kind.__name__ for word, kind in annotations.items() if word != "return")
     _compile(space, functions, signatures)
@@ -190,7 +211,7 @@ def _compile(
     The signatures are the annotations; left to itself numba would compile a function again for every mix of
     literals and widths it is called with.
     """
-    import numba  # half a second of import that the plain kernel does not need.
+    numba = _numba()
 
     flat = numba.typeof(Flat(np.zeros(1, np.int64), np.zeros(1, np.float64)))
     words = {"State": flat, "int": numba.int64, "float": numba.float64}
@@ -229,13 +250,13 @@ def _compile(
 
 def _cached_entry(function: types.FunctionType) -> Any:
     """Return the entry with its cache on disk, or None where numba finds no place for it or has changed inside."""
-    import numba
+    numba = _numba()
 
     try:
         dispatcher = numba.njit(cache=True, error_model="numpy")(function)
     except RuntimeError:  # numba: no writable place for the cache.
         return None
-    index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if not hasattr(index, "_source_stamp"):
         return None
     index._source_stamp = source_stamp()

@@ -215,8 +215,12 @@ KEY_OUTPUT = -2
     G_FROZEN,  # telemetry stands still
     G_LEASE_COUNT,  # rows of State.leases in use
     G_VIEW,  # row of State.seen that the decision in hand reads, or -1
+    G_PLACED,
+    G_PLACED_TOKENS,  # prompts
+    G_ENDED,
+    G_ENDED_TOKENS,  # outputs of finished requests
     NG,
-) = range(30)
+) = range(34)
 
 # Global, times (State.gf).
 (
@@ -267,6 +271,9 @@ KEY_OUTPUT = -2
     NX,
 ) = range(17)
 
+# Weights of the joint policy by class: seven weights, then what the terms are measured by.
+(W_TTFT, W_TPOT, W_RESERVE, NW) = range(7, 11)
+
 # Faults (State.faults, times in State.fault_at).
 (A_DEATH, A_RECOVERY, A_END_RATE, A_FREEZE, A_THAW, A_DRAIN, A_UNDRAIN, A_CANCEL) = range(8)
 
@@ -303,7 +310,7 @@ ROW_WIDTHS: dict[str, tuple[str, ...]] = {
     "fault_at": ("2",),
     "hist": ("ITL_BINS",),
     "leases": (),
-    "weights": (),
+    "weights": ("NW",),
 }
 """Strides of each table in elements, outermost first; "" where it depends on the fleet. One more dimension follows."""
 FLOAT_TABLES = frozenset(
@@ -321,7 +328,7 @@ class State(NamedTuple):
     ends (ends, 4): egress, ingress rate and counts, paths (pools, pools, 2): rate (0 none) and latency,
     g (NG), gf (NV), order (requests): rows by arrival, samples (ticks, pools, NX), look (pools, NX), seen
     (rows, pools, NX), seen_at (rows), faults (n, 2) and fault_at (n, 2): kind, target; time, value; hist (pools,
-    ITL_BINS), leases (requests): rows whose lease is outstanding, weights (7).
+    ITL_BINS), leases (requests): rows whose lease is outstanding, weights (classes, NW).
     """
 
     ri: Any

@@ -26,6 +26,8 @@ from simulation.layout import (
     FLAG_CANCEL,
     FLAG_NONE,
     FLAG_REROUTE,
+    G_ENDED,
+    G_ENDED_TOKENS,
     G_FLOWS,
     G_HANDSHAKE,
     G_JOIN,
@@ -255,6 +257,8 @@ def close(s: State, r: int, t: float, outcome: int) -> None:
     d = s.ri[r, R_D]
     if outcome == O_FINISHED:
         s.pi[d, C_FINISHED] += 1
+        s.g[G_ENDED] += 1
+        s.g[G_ENDED_TOKENS] += s.ri[r, R_OUTPUT]
     elif outcome == O_TOO_LARGE:
         s.pi[d, C_TOO_LARGE] += 1
     drop_leases(s, r, 3)

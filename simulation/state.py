@@ -173,7 +173,7 @@ def make_state(
         fault_at=np.zeros((0, 2)),
         hist=np.zeros((count, lay.ITL_BINS), np.int64),
         leases=np.zeros(max(request_count, 1), np.int64),
-        weights=np.ones(8),
+        weights=np.ones((1, lay.NW)),
     )
     state.q[:, :, lay.Q_HEAD] = -1
     state.q[:, :, lay.Q_TAIL] = -1
