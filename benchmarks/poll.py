@@ -96,7 +96,7 @@ def _watch(runtime: Runtime, workers: int, seconds: float) -> list[Row]:
         ("CPU, poller and store", own_cores + child_cores, "cores"),
         (
             "CPU per poll",
-            1e6 * (own_cores + child_cores) * elapsed_s / max(1, after.poll_count - before.poll_count),
+            1e6 * (own_cores + child_cores) * elapsed_s / max(1, polls),
             "us",
         ),
         ("cycle, median (0.6 s of it is spread)", 1e3 * (after.median_duration_s or 0.0), "ms"),
@@ -129,9 +129,7 @@ def _wait_for(claim: "object", limit_s: float) -> None:
 def run() -> list[Row]:
     """Return the rows for the table."""
     seconds = LONG_S if os.environ.get("KVSCOPE_BENCH") == "long" else SHORT_S
-    rows = [
-        (f"{name}", value, unit) for name, value, unit in measure(workers=WORKERS, seconds=seconds, has_metrics=False)
-    ]
+    rows = measure(workers=WORKERS, seconds=seconds, has_metrics=False)
     with_metrics = measure(workers=WORKERS, seconds=seconds, has_metrics=True, process="child")
     return rows + [(f"with /metrics, child process: {name}", value, unit) for name, value, unit in with_metrics]
 

@@ -25,21 +25,8 @@ NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nConten
 def metrics_body() -> bytes:
     """Return a body with the size and the families of a real server's (95 KB, most of it histogram buckets)."""
     label = 'engine_type="unified",model_name="bench",pid="1",pp_rank="0",tp_rank="0"'
-    gauges = (
-        "num_running_reqs",
-        "num_queue_reqs",
-        "num_used_tokens",
-        "token_usage",
-        "gen_throughput",
-        "cache_hit_rate",
-    )
-    gauges += (
-        "kv_available_tokens",
-        "kv_evictable_tokens",
-        "kv_used_tokens",
-        "max_total_num_tokens",
-        "num_retracted_reqs",
-    )
+    names = "num_running_reqs num_queue_reqs num_used_tokens token_usage gen_throughput cache_hit_rate"
+    names += " kv_available_tokens kv_evictable_tokens kv_used_tokens max_total_num_tokens num_retracted_reqs"
     lines = []
     for name in names.split():
         lines += [f"# HELP sglang:{name} x", f"# TYPE sglang:{name} gauge", f"sglang:{name}{{{label}}} 1000.0"]
