@@ -25,7 +25,7 @@ from demo.scenarios import SCENARIOS, Phase, Scenario, scaled
 from demo.traffic import HASH_BLOCK_TOKENS, DemoRequest, Traffic
 from demo.worker import Worker
 from simulation.layout import ITL_BINS
-from simulation.live import LiveFleet, PoolView
+from simulation.live import LiveFleet, LiveRequest, PoolView
 from simulation.traffic import IntArray
 
 TICK_S: Final = 0.05
@@ -81,6 +81,7 @@ class DemoFleet:
         self._traffic = Traffic(seed)
         self._router = Router(self.plan, seed, self.is_up)
         self._down: set[str] = set()
+        self._uprooted: set[str] = set()
         self._slow: dict[str, float] = {}
         self._pending: list[Scheduled] = []
         self._tick_count = 0
@@ -91,7 +92,7 @@ class DemoFleet:
         self._since: dict[int, PoolView] = {}
         self._since_itl: dict[int, IntArray] = {}
         self._publishers = [Publisher() for _ in self.plan.spec.pools]
-        self.book = RequestBook(self.plan, self._by_name, speed)
+        self.book = RequestBook(self.plan, self._by_name, speed, self._router.count)
 
     # Time.
 
@@ -152,14 +153,16 @@ class DemoFleet:
 
     def _pass(self, until_s: float) -> None:
         for done in self._live.advance(until_s):
-            self._router.sent((done.prefill, done.decode), -1)
-            self.book.close(done)
+            if done.request_id in self._uprooted:
+                self._uprooted.discard(done.request_id)
+                self._send_again(self.book.live_request(done.request_id))
+            else:
+                self.book.close(done)
 
     def _send(self, request: DemoRequest, pools: tuple[int, int] | None) -> None:
         if pools is None:
             self.book.refuse()
             return
-        self._router.sent(pools, 1)
         self._live.submit(self.book.open(request, pools), *pools)
 
     # Scenario.
@@ -218,7 +221,7 @@ class DemoFleet:
                 self._live.set_bandwidth(name, rate)
                 self._slow[name] = rate
             if name in phase.down and name not in self._down:
-                self._kill(name, phase)
+                self._kill(name)
             elif name not in phase.down and name in self._down:
                 self._down.discard(name)
                 self._live.revive(name)
@@ -228,18 +231,24 @@ class DemoFleet:
                     self._publishers[pool] = Publisher()
                 worker.restart()
 
-    def _kill(self, name: str, phase: Phase) -> None:
+    def _kill(self, name: str) -> None:
         self._down.add(name)
-        for lost in self._live.kill(name):
-            self._router.sent(self.book.pools_of(lost.request_id), -1)
-            request = self.book.again(lost)
-            pools = self._router.choose(request, phase)
-            if pools is None:
-                self.book.drop(lost.request_id)
-                continue
-            self._router.sent(pools, 1)
-            self.book.move(lost.request_id, pools)
-            self._live.submit(lost, *pools)
+        lost = self._live.kill(name)
+        # A prompt that a living prefill worker is computing for the dead one ends its iteration first: told to stop,
+        # it shows up as cancelled, and goes elsewhere then.
+        for request_id in sorted(self.book.open_at(self.plan.pool_indices[name]) - {r.request_id for r in lost}):
+            self._live.cancel(request_id)
+            self._uprooted.add(request_id)
+        for request in lost:
+            self._send_again(request)
+
+    def _send_again(self, lost: LiveRequest) -> None:
+        pools = self._router.choose(self.book.lost(lost.request_id), self._scenario.phases[(self._at or (0, 0))[1]])
+        if pools is None:
+            self.book.drop(lost.request_id)
+            return
+        self.book.move(lost.request_id, pools)
+        self._live.submit(lost, *pools)
 
     def is_up(self, name: str) -> bool:
         """Whether a worker lives."""
@@ -305,6 +314,7 @@ class DemoFleet:
             "seed": self._seed,
             "scenario": self.describe(),
             "requests": self.book.counts(),
+            "router_in_flight": dict(self._router.in_flight),
             "workers_down": sorted(self._down),
             "pools": pools,
         }

@@ -5,7 +5,7 @@ Read next: `state` (the histograms) and `fleet` (who opens and closes).
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,14 +25,23 @@ class _Open:
     request: DemoRequest
     pools: tuple[int, int]
     arrival_s: float
+    is_held_by_prefill: bool = True
     has_left_bootstrap: bool = False
     first_token_s: float | None = None
 
 
 class RequestBook:
-    """Every open request, and the counts of those that ended. Times in are virtual, histograms are wall."""
+    """
+    Every open request, and the counts of those that ended. Times in are virtual, histograms are wall.
 
-    def __init__(self, plan: FleetPlan, workers: Mapping[str, Worker], speed: float) -> None:
+    `count` is told (pool, +1 or -1) when a request goes to a worker and when that worker is through with it: prefill
+    when its KV has gone, decode at the end.
+    """
+
+    def __init__(
+        self, plan: FleetPlan, workers: Mapping[str, Worker], speed: float, count: Callable[[int, int], None]
+    ) -> None:
+        self._tell = count
         self._plan = plan
         self._workers = workers
         self._speed = speed
@@ -48,7 +57,12 @@ class RequestBook:
         name = str(self._count)
         self._count += 1
         self._open[name] = _Open(request, pools, request.arrival_s)
-        self._awaiting[name] = None
+        self._sent(name)
+        return self.live_request(name)
+
+    def live_request(self, name: str) -> LiveRequest:
+        """Return an open request as the simulation takes it."""
+        request = self._open[name].request
         return LiveRequest(
             request_id=name,
             prompt_tokens=request.prompt_tokens,
@@ -56,23 +70,43 @@ class RequestBook:
             hash_ids=request.hash_ids,
         )
 
+    def open_at(self, pools: Sequence[int]) -> set[str]:
+        """Return the open requests that were sent to any of these pools."""
+        return {name for name, entry in self._open.items() if not set(pools).isdisjoint(entry.pools)}
+
+    def _sent(self, name: str) -> None:
+        entry = self._open[name]
+        self._awaiting[name] = None
+        entry.is_held_by_prefill = entry.pools[0] != entry.pools[1]
+        self._tell(entry.pools[1], 1)
+        if entry.is_held_by_prefill:
+            self._tell(entry.pools[0], 1)
+
+    def _handed_over(self, entry: _Open) -> None:
+        if entry.is_held_by_prefill:
+            entry.is_held_by_prefill = False
+            self._tell(entry.pools[0], -1)
+
+    def _given_up(self, entry: _Open) -> None:
+        self._handed_over(entry)
+        self._tell(entry.pools[1], -1)
+
     def refuse(self) -> None:
         """Count a request that found nobody to take it."""
         self._count += 1
         self._outcomes["rejected"] += 1
 
-    def pools_of(self, name: str) -> tuple[int, int]:
-        """Return where a request was sent."""
-        return self._open[name].pools
-
-    def again(self, lost: LiveRequest) -> DemoRequest:
-        """Return the request that a dead worker lost, to be routed again."""
+    def lost(self, name: str) -> DemoRequest:
+        """Return the request that a dead worker took with it, to be routed again."""
+        entry = self._open[name]
         self._outcomes["rerouted"] += 1
-        return self._open[lost.request_id].request
+        self._given_up(entry)
+        return entry.request
 
     def move(self, name: str, pools: tuple[int, int]) -> None:
-        """Note that a request was sent elsewhere."""
+        """Note where a lost request was sent."""
         self._open[name].pools = pools
+        self._sent(name)
 
     def drop(self, name: str) -> None:
         """Count a lost request that found nobody else."""
@@ -111,6 +145,7 @@ class RequestBook:
 
     def _note_first(self, name: str, entry: _Open, now_s: float) -> None:
         self._awaiting.pop(name, None)
+        self._handed_over(entry)
         if entry.first_token_s is not None:
             return
         entry.first_token_s = now_s
@@ -131,6 +166,7 @@ class RequestBook:
         """Count a request that ended."""
         entry = self._open.pop(done.request_id)
         self._outcomes[done.outcome] += 1
+        self._given_up(entry)
         if done.outcome != "finished":
             self._awaiting.pop(done.request_id, None)
             return

@@ -38,7 +38,7 @@ class Router:
         self._turn = 0
         self._rank_turn = dict.fromkeys(plan.pool_indices, 0)
         self.in_flight = dict.fromkeys(plan.pool_indices, 0)
-        """Worker -> requests sent and not finished."""
+        """Worker -> requests sent and not answered yet, this router's own count."""
 
     def choose(self, request: DemoRequest, phase: Phase) -> tuple[int, int] | None:
         """Return the pools (prefill, decode) of a request, equal on a unified worker; None when nobody is up."""
@@ -59,10 +59,9 @@ class Router:
                 return source, target
         return source, self._rank(self._fewest(decode))
 
-    def sent(self, pools: tuple[int, int], step: int) -> None:
-        """Count a request in (`step` 1) or out (-1)."""
-        for worker in {self._plan.spec.pools[pool].worker for pool in pools}:
-            self.in_flight[worker] += step
+    def count(self, pool: int, step: int) -> None:
+        """Count a request in (`step` 1) or out (-1) at the worker of a pool."""
+        self.in_flight[self._plan.spec.pools[pool].worker] += step
 
     def _up(self, workers: Sequence[str]) -> list[str]:
         return [worker for worker in workers if self._is_up(worker)]

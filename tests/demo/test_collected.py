@@ -75,7 +75,9 @@ def test_the_dialect_understands_every_worker_and_reads_the_truth(name: str) -> 
                             composition = compose(pool)
                             requests = true["queue_transfer_count"] + 1
                             slack = 64 * (true["running_count"] + requests) + true["fragmentation_tokens"]
-                            assert composition.in_flight_tokens.value == pytest.approx(true["in_flight_tokens"], abs=slack)
+                            assert composition.in_flight_tokens.value == pytest.approx(
+                                true["in_flight_tokens"], abs=slack
+                            )
                             assert composition.active_tokens.value == pytest.approx(true["active_tokens"], abs=slack)
         finally:
             await served.close()

@@ -89,7 +89,7 @@ def _check_worker(worker: Worker, before: list[dict[str, Any]] | None, *, may_re
 def test_tokens_requests_and_counters_add_up_in_every_scenario(name: str) -> None:
     """
     At every look: used + evictable + free = capacity, parts are not negative, counters never fall but by a restart,
-    and arrived = open + finished + rejected + cancelled + too large.
+    arrived = open + finished + rejected + cancelled + too large, and every open request is at one decoding worker.
     """
     fleet = _fleet(name, speed=10.0)
     seen: dict[str, list[dict[str, Any]]] = {}
@@ -99,6 +99,10 @@ def test_tokens_requests_and_counters_add_up_in_every_scenario(name: str) -> Non
         counts = fleet.book.counts()
         outcomes = ("open", "finished", "rejected", "cancelled", "too_large")
         assert counts["arrived"] == sum(counts[outcome] for outcome in outcomes)
+        in_flight = fleet.truth()["router_in_flight"]
+        assert min(in_flight.values()) >= 0
+        decoding = [worker.name for worker in fleet.workers if worker.plan.mode != "prefill"]
+        assert sum(in_flight[worker] for worker in decoding) == counts["open"]
     assert fleet.book.counts()["finished"] > 0
 
 
@@ -246,6 +250,12 @@ def test_hotspot_slow_link_and_node_loss_show_where_they_act() -> None:
     assert loss.advance(START_S + 6.7)
     assert loss.is_up("decode-3")
     assert lost.rows()[0]["decode_moments"][0] < steps_before
+    loss.advance(START_S + 8.0)
+    after = _pools(loss)
+    for rank in ("decode-3/0", "decode-3/1"):
+        assert after[rank]["running_count"] > 0
+        assert after[rank]["queue_prealloc_count"] <= 3
+    assert loss.book.counts()["cancelled"] == 0
 
 
 def test_a_scenario_can_be_switched_and_only_to_what_fits() -> None:
