@@ -44,6 +44,10 @@ class Span:
 
     def pack(self, figure: dict[str, Any], title: str) -> bytes:
         """Return the packed figure over this window."""
+        # The window is a line nobody sees and not a range: a range that moves on would undo the viewer's zoom.
+        ends = [self.start_s * 1e3, self.end_s * 1e3]
+        frame = {"type": "scatter", "mode": "lines", "x": ends, "y": [0.0, 0.0], "opacity": 0.0, "showlegend": False}
+        figure["data"].append({**frame, "hoverinfo": "skip"})
         return live.pack(
             figure,
             alt=title,
@@ -58,7 +62,6 @@ class Span:
         """Return the layout with the time axis of this window."""
         axis = {
             "type": "date",
-            "range": [self.start_s * 1e3, self.end_s * 1e3],
         }
         return theme.layout(
             height=height, xaxis=axis, hovermode="x", margin={"l": 8, "r": 12, "t": 30, "b": 36}, **more
@@ -151,10 +154,8 @@ def composition(pool: PoolSnapshot, history: PoolHistory, unit: str, span: Span)
         _hover(at_s, words, scale, unit, span),
     ]
     tops = np.concatenate([words["usable_tokens"], words["committed_tokens"]])
-    top_value = float(np.nanmax(tops)) * scale * 1.05 if np.any(np.isfinite(tops)) else None
+    top_value = float(np.nanmax(tops)) * scale if np.any(np.isfinite(tops)) else None
     axis: dict[str, Any] = {"rangemode": "tozero", "title": {"text": span.t(f"common.unit_{unit}")}}
-    if top_value:
-        axis |= {"range": [0, top_value]}
     if unit == "share":
         axis |= {"tickformat": ".0%"}
     elif unit == "bytes" and top_value:

@@ -126,5 +126,6 @@ def test_queues_never_seen_are_not_drawn(make_pool, history) -> None:
     item = dataclasses.replace(item, reading=dataclasses.replace(item.reading, queue_retracted_count=None))
     assert worker.queues(history(item, 60), _span(item)) is None
     busy = make_pool(waiting=4.0)
-    names = {trace["name"] for trace in json.loads(worker.queues(history(busy, 60), _span(busy)))["figure"]["data"]}
+    drawn = json.loads(worker.queues(history(busy, 60), _span(busy)))["figure"]["data"]
+    names = {trace["name"] for trace in drawn if "name" in trace}
     assert names == {"running", "waiting for decode room"}
