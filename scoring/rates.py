@@ -48,24 +48,25 @@ def increase(at_s: FloatArray, *counters: FloatArray) -> Increase | None:
     A fall of any one of them is a restart of all: the amount since is then the value itself. None with fewer than
     two such samples or no time between them.
     """
-    known = np.isfinite(at_s)
-    for counter in counters:
-        known = known & np.isfinite(counter)
-    if int(known.sum()) < 2:
+    table = np.array((at_s, *counters))
+    known = np.isfinite(table).all(axis=0)
+    if not known.all():
+        table = table[:, known]
+    if table.shape[1] < 2:
         return None
-    times = at_s[known]
-    elapsed_s = float(times[-1] - times[0])
+    elapsed_s = float(table[0, -1] - table[0, 0])
     if elapsed_s <= 0:
         return None
-    table = np.stack([counter[known] for counter in counters])
-    steps = np.diff(table, axis=1)
+    counted = table[1:]
+    steps = counted[:, 1:] - counted[:, :-1]
     is_reset = (steps < 0).any(axis=0)
-    steps = np.where(is_reset, table[:, 1:], steps)
+    if is_reset.any():
+        steps = np.where(is_reset, counted[:, 1:], steps)
     return Increase(
-        amounts=tuple(float(amount) for amount in steps.sum(axis=1)),
+        amounts=tuple(steps.sum(axis=1).tolist()),
         elapsed_s=elapsed_s,
         reset_count=int(is_reset.sum()),
-        sample_count=int(times.size),
+        sample_count=table.shape[1],
     )
 
 
@@ -123,12 +124,19 @@ class _Window:
             return np.full(self._part.stop - self._part.start, np.nan)
         return np.asarray(values, dtype=np.float64)[self._part]
 
+    def is_absent(self, name: str) -> bool:
+        """Say whether the window holds no value of a signal: most engines report few of them."""
+        values = self._history.columns.get(name)
+        return values is None or bool(np.isnan(values[self._part]).all())
+
     def last(self, name: str) -> float | None:
         """Return the newest value in the window, unknown when the newest sample does not carry it."""
         values = self.column(name)
         return float(values[-1]) if values.size and np.isfinite(values[-1]) else None
 
     def increase(self, *names: str) -> Increase | None:
+        if any(self.is_absent(name) for name in names):
+            return None
         return increase(self.figures_at_s, *(self.column(name) for name in names))
 
 
