@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.control import UnknownScenarioError
-from demo.fleet_file import Value, WorkerLine, fleet_toml, write_fleet_file
+from demo.fleet_file import FleetFileError, Value, WorkerLine, fleet_toml, write_fleet_file
 from demo.hosting import LOOPBACK, PortTakenError, Site, application
 from demo.playing import RecordedFleet
 from demo.recording import Playback, RecordingError, read_recording
@@ -29,6 +29,7 @@ DEFAULT_PORT: Final = 8501
 READY_WAIT_S: Final = 60.0
 STOP_WAIT_S: Final = 10.0
 LAG_TOLD_S: Final = 10.0
+MOST_FILES: Final = 65_536
 
 
 def _speed(text: str) -> float:
@@ -58,7 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="same seed, same traffic (default 1)")
     parser.add_argument("--workers", type=int, metavar="N", help="so many workers, in the default proportions (11)")
     parser.add_argument(
-        "--port-base", type=_port, default=0, metavar="PORT", help="first port; the workers' follow (default: any free)"
+        "--port-base",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="first port: control, then router and workers (default: any free)",
     )
     parser.add_argument(
         "--fleet-file", type=Path, default=DEFAULT_FLEET_FILE, metavar="FILE", help="where to write fleet.toml"
@@ -82,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
     if args.workers is not None and not 3 <= args.workers <= 2000:
         print(f"kvscope demo: --workers must be from 3 to 2000, not {args.workers}", file=sys.stderr)
         return EXIT_WRONG_USE
+    if args.workers is not None and SCENARIOS[args.scenario].fleet != "default":
+        print(f"kvscope demo: scenario {args.scenario} brings its own workers; leave --workers out", file=sys.stderr)
+        return EXIT_WRONG_USE
     _allow_files()
     if args.serve:
         return _serve(args)
@@ -90,8 +98,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _allow_files() -> None:
     """Let this process hold as many files as the system lets it: a worker takes a port and a reader's connection."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -167,7 +177,7 @@ async def _main(
     watcher = asyncio.create_task(_watch_parent(parent, told))
     try:
         await (_play if args.recording is not None else _simulate)(args, say, told, ready)
-    except (RecordingError, PortTakenError, UnknownScenarioError) as error:
+    except (RecordingError, PortTakenError, UnknownScenarioError, FleetFileError) as error:
         print(f"kvscope demo: {error}", file=sys.stderr)
         return EXIT_FAILED
     finally:
@@ -209,7 +219,8 @@ async def _simulate(
             )
             for worker in workers
         ]
-        _write_file(args, lines, f"scenario {args.scenario}, seed {args.seed}, speed {args.speed:g}", say)
+        sections = {"discovery": {"sglang_router": [served.router.url]}}
+        _write_file(args, lines, f"scenario {args.scenario}, seed {args.seed}, speed {args.speed:g}", say, sections)
         say(f"control: {served.control.url}/demo/scenario and /demo/truth")
         say(f"scenario {args.scenario}: {SCENARIOS[args.scenario].summary}. Ctrl-C stops.")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ is doing.
 Read next: `simulation.live` (the pools), `traffic`, `routing`, `scenarios`, `looks`, `publish`, `requests`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -249,6 +249,11 @@ class DemoFleet:
             return
         self.book.move(lost.request_id, pools)
         self._live.submit(lost, *pools)
+
+    @property
+    def router_in_flight(self) -> Mapping[str, int]:
+        """Worker -> requests that the demo's router believes under way."""
+        return self._router.in_flight
 
     def is_up(self, name: str) -> bool:
         """Whether a worker lives."""

@@ -60,9 +60,21 @@ def fleet_toml(workers: Sequence[WorkerLine], *, comment: str, sections: Mapping
     return "\n".join(lines)
 
 
+class FleetFileError(Exception):
+    """The fleet file cannot be written; the message says where and why."""
+
+
 def write_fleet_file(path: Path, text: str) -> None:
-    """Write the file whole or not at all: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """
+    Write the file whole or not at all: a reader never sees half of it.
+
+    Raises:
+        FleetFileError: The place cannot be written to.
+    """
     half = path.with_name(path.name + ".part")
-    half.write_text(text)
-    half.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_text(text)
+        half.replace(path)
+    except OSError as error:
+        raise FleetFileError(f"cannot write the fleet file {path}: {error}; choose another --fleet-file") from error

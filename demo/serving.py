@@ -14,6 +14,7 @@ from aiohttp import web
 from demo.control import add_control
 from demo.fleet import TICK_S, DemoFleet
 from demo.hosting import Site, application
+from demo.router_view import RouterView
 from demo.scenarios import Scenario
 
 MOST_TICKS: Final = 2
@@ -26,6 +27,7 @@ class ServedFleet:
     Attributes:
         fleet: What is served.
         control: The demo's own endpoint.
+        router: The demo's router, as smg would answer.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class ServedFleet:
         self.fleet = DemoFleet(
             scenario, seed=seed, speed=speed, worker_count=worker_count, clock=clock, extra_routes=self._add_control
         )
-        for number, worker in enumerate(self.fleet.workers, start=1):
+        for number, worker in enumerate(self.fleet.workers, start=2):
             worker.site.port = port_base + number if port_base else 0
         self.control = Site(self._control_app, port_base)
+        view = RouterView(self.fleet.workers, self.fleet.is_up, self.fleet.router_in_flight, clock)
+        self.router = Site(view.app, port_base + 1 if port_base else 0)
 
     def _control_app(self) -> web.Application:
         app = application()
@@ -64,6 +68,7 @@ class ServedFleet:
         """
         try:
             await self.control.start()
+            await self.router.start()
             for worker in self.fleet.workers:
                 await worker.site.start()
         except BaseException:
@@ -101,4 +106,6 @@ class ServedFleet:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await asyncio.gather(self.control.close(), *(worker.site.close() for worker in self.fleet.workers))
+        await asyncio.gather(
+            self.control.close(), self.router.close(), *(worker.site.close() for worker in self.fleet.workers)
+        )

@@ -249,6 +249,8 @@ def test_wrong_use_is_told_in_one_sentence(tmp_path: Path, capsys: pytest.Captur
             (("--port-base", "70000"), 3, "must be a port from 0"),
             (("--scenario", "nope"), 3, "invalid choice"),
             (("--workers", "3", "--scenario", "node-loss"), 1, "needs decode-3"),
+            (("--workers", "4", "--scenario", "two-node"), 3, "brings its own workers"),
+            (("--workers", "3", "--fleet-file", "/dev/null/fleet.toml"), 1, "cannot write the fleet file"),
             (("--list",), 0, "saturation"),
         ):
             try:
