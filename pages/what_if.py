@@ -14,11 +14,13 @@ context.runtime()
 st.title(t("what_if.title"))
 st.caption(t("what_if.intro"))
 asked = form.draw(language)
+# One snapshot for everything drawn in one run; a part that ticks by itself later takes the newest.
+drawing = {"fleet": context.snapshot()}
 
 
 def asking() -> Question | None:
     """Return the form's question on the fleet of this tick; None where there is nothing to ask, drawn why."""
-    fleet = context.snapshot()
+    fleet = drawing.get("fleet") or context.snapshot()
     if not fleet.pools:
         st.info(t("what_if.no_pools"))
         return None
@@ -67,7 +69,7 @@ def stampede() -> None:
 
 context.live_part(choice)
 st.subheader(t("what_if.terms_title"))
-pair_words = form.compare(form.pair_options(context.snapshot()), language)
+pair_words = form.compare(form.pair_options(drawing["fleet"]), language)
 is_sensitive = controls.switch(
     "flips", t("what_if.sensitivity_on"), language, t("what_if.sensitivity_help"), default=True
 )
@@ -76,3 +78,4 @@ st.subheader(t("what_if.herd_title"))
 st.caption(t("what_if.herd_intro"))
 herd = form.herd(language)
 context.live_part(stampede)
+drawing.clear()

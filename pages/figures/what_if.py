@@ -40,7 +40,9 @@ def pair_name(prefill: str, decode: str) -> str:
 
 def score_text(score: float | None) -> str:
     """Return a score as it is shown."""
-    return number.ABSENT if score is None or not math.isfinite(score) else number.significant(score)
+    if score is None or not math.isfinite(score):
+        return number.ABSENT
+    return "<0.001" if 0.0 < abs(score) < 0.0005 else number.significant(score)
 
 
 def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray, list[list[str]], list[list[str]]]:

@@ -75,6 +75,8 @@ class FleetArrays:
         bandwidth_bytes_per_s: The lower of line rate and what the volume counter proves.
         travelling_bytes: Handed to the link and not through, at the sending end.
         arriving_tokens: Allocated for KV that has not arrived, at the receiving end.
+        handed_over_ratio: Share of it that some sender has put on a link: transfers senders have under way over
+            requests receivers wait for; the rest still waits for prefill. 1 where either side does not say.
         is_gone: Nobody answers there, or nobody who is understood.
         models: Served model, from the engine, else from the fleet file.
         tenants: Allow-list, or None for everyone.
@@ -107,6 +109,7 @@ class FleetArrays:
     queued_tokens: FloatArray
     uncached_tokens: FloatArray
     arriving_tokens: FloatArray
+    handed_over_ratio: float
     net_tokens_per_s: FloatArray
     net_std_tokens_per_s: FloatArray
     prefill_tokens_per_s: FloatArray
@@ -213,6 +216,13 @@ def _peers(
     return lost, survivors
 
 
+def _handed_over(sent: FloatArray, awaited: FloatArray) -> float:
+    total_sent, total_awaited = float(sent.sum()), float(awaited.sum())
+    if not (sent.size and total_awaited > 0.0 and np.isfinite(total_sent)):
+        return 1.0  # Nothing awaited, or unknown (NaN compares false): what is in flight counts whole.
+    return min(1.0, total_sent / total_awaited)
+
+
 def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
     """Return the columns of a snapshot; pools are taken in order of id whatever order they come in."""
     pools = tuple(sorted(fleet.pools, key=lambda pool: pool.pool_id))
@@ -259,9 +269,16 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
     mean_prompt = rate("mean_prompt_tokens")
     mean_output = rate("mean_output_tokens")
     with np.errstate(divide="ignore", invalid="ignore"):
-        held = np.where(running > 0.0, used / running, mean_prompt + mean_output)
-        queued = queued_need_tokens(part("queued_tokens"), np.where(waiting > 0.0, waiting, np.nan), held)
-        queued = np.where(waiting == 0.0, np.fmax(queued, 0.0), queued)
+        # A decode pool counts requests as waiting whose room is allocated already: their KV is on its way.
+        travelling_count = np.where(role == DECODE, np.nan_to_num(column("queue_transfer_count")), 0.0)
+        roomless = np.maximum(waiting - travelling_count, 0.0)
+        sequences = np.nan_to_num(running) + travelling_count
+        held = np.where(sequences > 0.0, used / sequences, mean_prompt + mean_output)
+        said = part("queued_tokens")
+        # A backlog in tokens is believed; requests that wait while it reads 0 or nothing are counted at the mean held.
+        guessed = np.where((roomless > 0.0) & ~(said > 0.0), roomless, np.nan)
+        queued = queued_need_tokens(said, guessed, held)
+        queued = np.where(roomless == 0.0, np.fmax(queued, 0.0), queued)
         uncached = column("waiting_uncached_tokens")
         silent = (waiting > 0.0) & ~(uncached > 0.0)
         uncached = np.where(silent, np.nan, np.where(waiting == 0.0, np.fmax(uncached, 0.0), uncached))
@@ -334,6 +351,7 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
         queued_tokens=queued,
         uncached_tokens=uncached,
         arriving_tokens=part("in_flight_tokens"),
+        handed_over_ratio=_handed_over(inflight[role == PREFILL], column("queue_transfer_count")[role == DECODE]),
         net_tokens_per_s=rate("net_tokens_per_s"),
         net_std_tokens_per_s=rate("net_std_tokens_per_s"),
         prefill_tokens_per_s=speed,

@@ -351,8 +351,8 @@ def _link(case: _Case, gaps: _Fallbacks) -> LinkSide:
         "transfer",
     )
     # What a receiver waits for is on a link only as far as some sender has handed it over: the rest waits for prefill.
-    handed_over = float(travelling[arrays.role == PREFILL].sum())
-    arriving = np.fmin(np.where(arrays.role == DECODE, arrays.arriving_tokens * bytes_per_token, 0.0), handed_over)
+    on_link = arrays.arriving_tokens * bytes_per_token * arrays.handed_over_ratio
+    arriving = np.where((arrays.role == DECODE) & ~np.isnan(on_link), on_link, 0.0)
     return LinkSide(
         bytes_per_token=bytes_per_token,
         bandwidth_bytes_per_s=arrays.bandwidth_bytes_per_s,
