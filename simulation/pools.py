@@ -286,7 +286,7 @@ def prefill_batch_s(s: State, p: int) -> float:
     return total
 
 
-def start_iteration(s: State, p: int, t: float, tokens: int) -> None:
+def start_iteration(s: State, p: int, t: float, tokens: int, has_retracted: int) -> None:
     """Start what was scheduled: a prompt batch, decode steps, both in one, or nothing."""
     s.pf[p, T_RUN] = t
     count = s.pi[p, P_NB]
@@ -304,7 +304,8 @@ def start_iteration(s: State, p: int, t: float, tokens: int) -> None:
         most = s.ri[s.batch[p, 0], R_FIN]
         for i in range(1, count):
             most = min(most, s.ri[s.batch[p, i], R_FIN])
-        k = longest_run(s, p, most - s.pi[p, P_STEP])
+        # Whoever was retracted left room that nobody has looked at: look again after one step.
+        k = 1 if has_retracted != 0 else longest_run(s, p, most - s.pi[p, P_STEP])
         begin_run(s, p, k)
         s.pi[p, P_PHASE] = PHASE_DECODE
         s.pf[p, T_NEXT] = t + run_s(s, p, k)
@@ -332,6 +333,6 @@ def boundary(s: State, p: int, t: float) -> None:
     if s.pi[p, P_NB] > 0 and (tokens == 0 or s.pi[p, P_MIXED] != 0):
         has_retracted = make_room(s, p, t)
     s.pf[p, T_NEXT] = math.inf
-    start_iteration(s, p, t, tokens)
+    start_iteration(s, p, t, tokens, has_retracted)
     if s.pi[p, P_PHASE] == PHASE_IDLE and has_retracted != 0:
         s.pf[p, T_NEXT] = t

@@ -113,7 +113,7 @@ from simulation.layout import (
     State,
 )
 from simulation.network import add_flow, advance_flows, find_flow, line_rate, plan_network, remove_flow, transfer_bytes
-from simulation.runs import cut_run, note_gap
+from simulation.runs import cut_run, note_gap, sync
 
 
 def next_column(queue: int) -> int:
@@ -352,6 +352,8 @@ def deliver(s: State, r: int, t: float) -> None:
     p = s.ri[r, R_P]
     d = s.ri[r, R_D]
     target = s.ri[r, R_TARGET]
+    sync(s, p, t)
+    sync(s, d, t)
     clear_flight(s, p, r, 0)
     count_out(s, p, Q_INFLIGHT, target)
     release(s, p, r, 0, target, 0)
@@ -445,6 +447,7 @@ def let_go_of_decode(s: State, r: int, t: float) -> None:
     """Give back what decode holds, or the place in its queue, for a request that will not come."""
     d = s.ri[r, R_D]
     if s.ri[r, R_ALLOC1] > 0:
+        sync(s, d, t)
         clear_flight(s, d, r, 1)
         count_out(s, d, Q_TRANSFER, s.ri[r, R_TARGET])
         release_decode(s, d, r, s.ri[r, R_ALLOC1], 0)
@@ -465,6 +468,8 @@ def withdraw(s: State, r: int, t: float) -> int:
     target = s.ri[r, R_TARGET]
     if stage in (S_PREFILL, S_DECODE):
         return 0
+    sync(s, p, t)
+    sync(s, d, t)
     if stage == S_BOOTSTRAP:
         drop_from(s, p, Q_BOOTSTRAP, r, target)
         let_go_of_decode(s, r, t)

@@ -82,20 +82,30 @@ def steps_ended(s: State, p: int, t: float) -> int:
     return low
 
 
-def cut_run(s: State, p: int, t: float) -> None:
-    """End the run with the step that is under way at `t`, or that ends at `t`."""
-    start = s.pf[p, T_RUN]
+def steps_begun(s: State, p: int, t: float) -> int:
+    """
+    Return how many steps of the run have begun before `t`.
+
+    One that would begin at `t` itself has not: whatever arrives at `t` may still change the batch it runs with.
+    """
     low = 1
     high = s.pi[p, P_K]
+    start = s.pf[p, T_RUN]
     while low < high:
-        middle = (low + high) // 2
-        if start + run_s(s, p, middle) >= t:
-            high = middle
+        middle = (low + high + 1) // 2
+        if start + run_s(s, p, middle - 1) < t:
+            low = middle
         else:
-            low = middle + 1
-    if low < s.pi[p, P_K]:
-        s.pi[p, P_K] = low
-        s.pf[p, T_NEXT] = start + run_s(s, p, low)
+            high = middle - 1
+    return low
+
+
+def cut_run(s: State, p: int, t: float) -> None:
+    """End the run with the step that is under way at `t`, or that ends at `t`."""
+    begun = steps_begun(s, p, t)
+    if begun < s.pi[p, P_K]:
+        s.pi[p, P_K] = begun
+        s.pf[p, T_NEXT] = s.pf[p, T_RUN] + run_s(s, p, begun)
 
 
 def growth_blocks(s: State, p: int, begin: int, end: int) -> int:
@@ -140,11 +150,14 @@ def count_to(s: State, p: int, k: int) -> None:
 
 
 def sync(s: State, p: int, t: float) -> None:
-    """Bring the pool's blocks and counters to what they are at `t`; no time changes by it."""
+    """
+    Bring the pool's blocks and counters to what they are at `t`; no time changes by it.
+
+    Needed before anything but the pool's own boundary touches its blocks, or evictions would come in another order.
+    """
     if s.pi[p, P_PHASE] == PHASE_DECODE:
-        ended = steps_ended(s, p, t)
-        allocate_to(s, p, min(ended + 1, s.pi[p, P_K]))
-        count_to(s, p, ended)
+        allocate_to(s, p, steps_begun(s, p, t))
+        count_to(s, p, steps_ended(s, p, t))
 
 
 def note_gap(s: State, p: int, gap_s: float, weight: int) -> None:
