@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from collectors.engines import ENGINES
 from collectors.errors import SettingsError, StoreError
 from collectors.runtime import Runtime, start_runtime
 from collectors.runtime_stats import RuntimeStats
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect until told to stop; return the exit status."""
     try:
-        settings = load_settings(args.fleet)
+        settings = load_settings(args.fleet, engines=ENGINES)
     except SettingsError as error:
         return print_problems(error)
     stop = threading.Event()

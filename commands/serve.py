@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.engines import ENGINES
 from collectors.errors import SettingsError, StoreError
 from collectors.settings import Settings, hand_fleet_to_app, load_settings
 from collectors.store import open_store
@@ -31,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop; return the exit status."""
     try:
-        settings = load_settings(args.fleet) if args.fleet is not None else Settings()
+        settings = load_settings(args.fleet, engines=ENGINES) if args.fleet is not None else Settings()
     except SettingsError as error:
         return print_problems(error)
     address = args.address or settings.server.address

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from aiohttp import web
@@ -479,3 +481,51 @@ def test_collect_says_what_is_wrong_and_ends_with_its_status(tmp_path: Path) -> 
     assert process.returncode == 1
     assert len(err.strip().splitlines()) == 1
     assert str(os.getpid()) in err
+
+
+def _serve(file: Path, port: int) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "cli.py", "serve", "--fleet", str(file), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def test_serve_collects_answers_and_ends_in_order_and_a_second_one_is_refused(fleet: FakeFleet, tmp_path: Path) -> None:
+    """One process: dashboard and collector. A second on the same store ends with one sentence; SIGTERM ends with 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    file = tmp_path / "fleet.toml"
+    file.write_text(
+        f"[poll]\ninterval_s = 0.25\n[store]\nlock_wait_s = 0.1\n[[workers]]\nname = 'w'\nurl = '{fleet.add('w')}'\n"
+    )
+    server = _serve(file, port)
+    try:
+
+        def answers(path: str) -> Any:
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}{path}", trust_env=False).json()
+            except (httpx.TransportError, ValueError):
+                return None
+
+        until(lambda: (answers("/api/health") or {}).get("is_collecting"), limit_s=40.0)
+        until(lambda: (answers("/api/snapshot") or {}).get("pools"))
+        second = _serve(file, 0)
+        _, err = second.communicate(timeout=40)
+        assert second.returncode == 1
+        assert len(err.strip().splitlines()) == 1
+        assert str(server.pid) in err
+        assert fleet.asked["w"] >= 3
+    finally:
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=30)
+    assert server.returncode == 0, err
+    assert "Traceback" not in err
+    asked = fleet.asked["w"]
+    time.sleep(3 * INTERVAL_S)
+    assert fleet.asked["w"] == asked
+    with open_store(tmp_path / "kvscope.duckdb", read_only=True) as store:
+        assert store.cycle_stats(0.0, time.time() + 1).cycle_count >= 2
