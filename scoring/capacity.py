@@ -188,15 +188,15 @@ def _columns(
         known(said),
         unified,
         decode & known(exact) & (retracted == 0),
+        (decode | prefill) & (travelling == 0),
         decode & known(with_backlog) & (retracted > 0) & (prealloc == 0),
         decode & known(high) & (retracted > 0),
-        (decode | prefill) & (travelling == 0),
         (decode | prefill) & known(by_count),
         ~known(travelling) & ~(prealloc > 0),
     ]
-    picks = [1, 7, 2, 3, 4, 5, 6, 8]
+    picks = [1, 7, 2, 5, 3, 4, 6, 8]
     in_case = np.select(conditions, picks, 0)
-    in_flight = np.select(conditions, [said, zero, exact, with_backlog, nan, zero, by_count, nan], nan)
+    in_flight = np.select(conditions, [said, zero, exact, zero, with_backlog, nan, by_count, nan], nan)
     is_bounded = in_case == 4
     value["in_flight_tokens"], case["in_flight_tokens"] = in_flight, in_case
     is_unreported = in_case == 8

@@ -162,6 +162,7 @@ def _handshake(past: Past, rates: PoolRates, findings: list[Finding]) -> bool:
     text = (
         f"The handshake with decode does not complete: {last:.0f} requests wait for it (+{rate:.1f} per second), "
         f"{speed}, {reading.used_tokens or 0:.0f} tokens used. Not idle: it takes no new work. "
+        "Is decode reachable from it, and has decode room? "
         f"The first requests fail about {HANDSHAKE_LIMIT_S:.0f} s after they arrived."
     )
     findings.append(_finding("handshake-not-completing", text, reading, Severity.ERROR))

@@ -5,19 +5,28 @@ SGLang: what each path knows about a rank, merged into one reading per DP rank.
 `/server_info` and `/model_info` add constants. A worker without `/v1/loads` speaks one of the two lesser dialects:
 `sglang-metrics` (only `/metrics`) or `sglang-get-load` (neither; `/get_load` of old versions).
 
-Read next: `sglang_loads`, `sglang_metrics`, `sglang_info` (one file a wire format).
+Read next: `sglang_loads`, `sglang_metrics`, `sglang_info` (one file a wire format), `sglang_merge`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import decode_json
 from collectors.engines.sglang_info import Info, is_server_info, parse_info
-from collectors.engines.sglang_loads import Loads, Row, kv_bytes, parse_get_load, parse_loads
+from collectors.engines.sglang_loads import Loads, parse_get_load, parse_loads
+from collectors.engines.sglang_merge import (
+    FIELDS,
+    add_bytes,
+    add_worker_wide,
+    first_role,
+    metrics_by_rank,
+    settle,
+)
 from collectors.engines.sglang_metrics import UNLABELLED, Metrics, parse_metrics
 from collectors.exposition import is_exposition
+from scoring.histogram import Buckets
 from scoring.model import Finding, PoolReading, Role, Severity, WorkerReading, signal_names
 
 LOADS, METRICS, GET_LOAD = "/v1/loads", "/metrics", "/get_load"
@@ -30,8 +39,6 @@ METRICS_KEPT_S: Final = 60.0
 """A `/metrics` answer older than this beside a newer `/v1/loads` gives constants only (chosen: the longest rhythm)."""
 _NOT_THERE: Final = (404, 405, 501)
 _CONSTANTS: Final = frozenset(signal_names("constant"))
-_COUNTERS: Final = frozenset(signal_names("counter"))
-_FIELDS: Final = frozenset(f.name for f in fields(PoolReading))
 _RARE: Final = (
     Question(path=MODEL_INFO, every_s=60.0, max_bytes=1024 * 1024),
     Question(path=SERVER_INFO, every_s=60.0, max_bytes=4 * 1024 * 1024),
@@ -166,10 +173,10 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
     findings = [*loads.findings, *(metrics.findings if metrics is not None else ())]
     expected = info.rank_count or loads.expected_rank_count
     accelerators = loads.accelerator_count or info.accelerators_per_rank
-    covered = _metrics_ranks(metrics, loads.rows, expected, findings)
+    covered = metrics_by_rank(metrics, loads.rows, expected, findings)
     pools = []
     for rank, row in loads.rows.items():
-        role = _role(row.role, info.role, metrics.role if metrics is not None else Role.UNKNOWN)
+        role = first_role(row.role, info.role, metrics.role if metrics is not None else Role.UNKNOWN)
         found: list[Finding] = [*row.findings, *row.numbers.findings]
         values = dict(info.values)
         extra = covered.get(rank, {})
@@ -186,11 +193,12 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
         for name in row.numbers.anomalies:
             # What one path reports as impossible is not quietly replaced by the other path's older figure.
             values.pop(name, None)
-        _settle(values, row, extra, role, found)
-        _add_bytes(values, gib, accelerators)
-        if metrics is not None and len(loads.rows) == 1 and (expected or 1) == 1 and not is_metrics_old:
-            _add_worker_wide(values, metrics, role, info, accelerators)
-        buckets = metrics.buckets if metrics is not None and len(loads.rows) == 1 else {}
+        settle(values, row, extra, role, found)
+        add_bytes(values, gib, accelerators)
+        buckets: Mapping[str, Buckets] = {}
+        if metrics is not None and not is_metrics_old:
+            rank_count = max(expected or 1, len(loads.rows))
+            buckets = add_worker_wide(values, metrics, role, info, accelerators, rank_count)
         pool = _pool(values, rank, role, row.numbers.anomalies, found, buckets)
         pools.append(replace(pool, answered_at_s=loads.answered_at_s))
     nothing_yet = bool(loads.rows) and all(row.is_nothing_yet for row in loads.rows.values())
@@ -216,77 +224,8 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
                    metrics.ignored_count if metrics else 0, expected, facts, nothing_yet)  # fmt: skip
 
 
-def _role(*said: Role) -> Role:
-    """Return the first role somebody is sure of."""
-    return next((role for role in said if role is not Role.UNKNOWN), Role.UNKNOWN)
-
-
-def _metrics_ranks(
-    metrics: Metrics | None, rows: Mapping[int, Row], expected: int | None, findings: list[Finding]
-) -> dict[int, dict[str, float]]:
-    """Return which scheduler series belong to which rank; series without a rank belong to an only rank or to none."""
-    if metrics is None:
-        return {}
-    ranks = {rank: dict(values) for rank, values in metrics.ranks.items() if rank != UNLABELLED}
-    unlabelled = metrics.ranks.get(UNLABELLED)
-    if unlabelled and not ranks:
-        if len(rows) == 1 and (expected or 1) == 1:
-            return {next(iter(rows)): dict(unlabelled)}
-        text = (
-            f"/metrics carries one series without dp_rank for {expected or len(rows)} ranks: whichever rank wrote last."
-            " Not used; per-rank series need a newer engine or --enable-metrics-for-all-schedulers."
-        )
-        findings.append(Finding(code="ranks-missing", text=text))
-    return ranks
-
-
-def _settle(values: dict[str, float], row: Row, extra: Mapping[str, float], role: Role, found: list[Finding]) -> None:
-    """Decide where two paths speak about the same thing, and remove what the engine is known to get wrong."""
-    if "window_usable_tokens" in values and "used_tokens" in extra and "used_tokens" in row.values:
-        # Beside a sliding-window pool /v1/loads reports the larger of the two pools' tokens; /metrics tells them apart.
-        values["used_tokens"] = extra["used_tokens"]
-    elif (
-        "free_tokens" in extra and "used_tokens" in row.values and extra.get("used_tokens") != row.values["used_tokens"]
-    ):
-        # The two paths speak of different moments: the older `free` would not add up with the newer `used`.
-        values.pop("free_tokens", None)
-    if role is Role.DECODE and not row.is_total_trusted and values.pop("pending_total_tokens", None) is not None:
-        text = "num_total_tokens counts preallocated requests twice before 0.5.14: the backlog is unknown."
-        found.append(Finding(code="total-counts-twice", text=text, severity=Severity.INFO, dp_rank=row.dp_rank))
-    if role is Role.PREFILL and not values.get("running_count"):
-        values.pop("running_count", None)
-
-
-def _add_bytes(values: dict[str, float], gib_per_gpu: float | None, accelerators: float | None) -> None:
-    if accelerators:
-        values["accelerator_count"] = accelerators
-    size = kv_bytes(gib_per_gpu, accelerators)
-    if size is not None and values.get("usable_tokens"):
-        values["kv_bytes"] = size
-        values["bytes_per_token"] = size / values["usable_tokens"]
-
-
-def _add_worker_wide(
-    values: dict[str, float], metrics: Metrics, role: Role, info: Info, accelerators: float | None
-) -> None:
-    """Add counters of the whole worker to its only rank; with several ranks they belong to none of them."""
-    is_one_gpu = accelerators == 1 or (info.tp_count == 1 and (info.rank_count or 1) == 1)
-    for name, value in metrics.worker.items():
-        if name not in _FIELDS or name in values:
-            continue
-        if name.startswith("ttft_") and role is Role.PREFILL:
-            continue  # A prefill worker sees its own one-token requests; time to first token is the decode side's.
-        if name in ("evicted_tokens_total", "load_back_tokens_total") and not is_one_gpu:
-            continue  # Without a tp_rank label every tensor-parallel rank was added in (until 0.5.20).
-        values[name] = value
-    hits = metrics.worker.get("cached_tokens_total", metrics.worker.get("cached_parts_total"))
-    queries = metrics.worker.get("prompt_tokens_total")
-    if role is not Role.DECODE and "prefix_query_tokens_total" not in values and hits is not None and queries:
-        values["prefix_hit_tokens_total"], values["prefix_query_tokens_total"] = hits, queries
-
-
 def _from_metrics(metrics: Metrics, info: Info) -> WorkerReading:
-    role = _role(info.role, metrics.role)
+    role = first_role(info.role, metrics.role)
     findings = list(metrics.findings)
     expected = info.rank_count
     labelled = {rank: values for rank, values in metrics.ranks.items() if rank != UNLABELLED}
@@ -305,16 +244,15 @@ def _from_metrics(metrics: Metrics, info: Info) -> WorkerReading:
                 "(a newer engine, or --enable-metrics-for-all-schedulers)."
             )
             findings.append(Finding(code="ranks-missing", text=text))
-            last = {name: value for name, value in ranks[rank].items() if name in _FIELDS}
+            last = {name: value for name, value in ranks[rank].items() if name in FIELDS}
             facts["last reported by some rank"] = ", ".join(f"{name} {value:g}" for name, value in sorted(last.items()))
             pools.append(_pool(values, rank, role, (), found))
             continue
         values.update(ranks[rank])
         gib = values.pop("kv_gib_per_gpu", None)
-        _add_bytes(values, gib, info.accelerators_per_rank)
-        if len(ranks) == 1 and (expected or 1) == 1:
-            _add_worker_wide(values, metrics, role, info, info.accelerators_per_rank)
-        buckets = metrics.buckets if len(ranks) == 1 else {}
+        add_bytes(values, gib, info.accelerators_per_rank)
+        rank_count = max(expected or 1, len(ranks))
+        buckets = add_worker_wide(values, metrics, role, info, info.accelerators_per_rank, rank_count)
         pools.append(_pool(values, rank, role, numbers.anomalies if numbers is not None else (), found, buckets))
     if labelled and expected is not None and len(ranks) < expected:
         text = f"{len(ranks)} of {expected} ranks have series; worker totals are unknown, not the sum of these."
@@ -340,10 +278,10 @@ def _pool(
     role: Role,
     anomalies: Any,
     findings: list[Finding],
-    buckets: Mapping[str, tuple[tuple[float, float], ...]] | None = None,
+    buckets: Mapping[str, Buckets] | None = None,
 ) -> PoolReading:
-    known: dict[str, Any] = {name: value for name, value in values.items() if name in _FIELDS}
-    known.update({} if role is Role.PREFILL else buckets or {})
+    known: dict[str, Any] = {name: value for name, value in values.items() if name in FIELDS}
+    known.update(buckets or {})
     return PoolReading(dp_rank=rank, role=role, anomalies=tuple(anomalies), findings=tuple(findings), **known)
 
 
