@@ -208,16 +208,6 @@ def bare_name(name: str, prefix: str) -> str:
     return name[size + 1 :] if name.startswith(prefix) and name[size : size + 1] in (":", "_") else name
 
 
-def declared_types(body: bytes) -> dict[str, str]:
-    """Return what the `# TYPE` lines declare: name as written -> lower-case type. For the reader, not the hot path."""
-    types: dict[str, str] = {}
-    for line in body.decode("utf-8", "replace").split("\n"):
-        words = line.split()
-        if len(words) == 4 and words[0] == "#" and words[1] == "TYPE":
-            types[words[2]] = words[3].lower()
-    return types
-
-
 def is_exposition(body: bytes) -> bool:
     """Say whether a body looks like Prometheus text, by its first lines: most are comments or samples."""
     head = body[:4096].decode("utf-8", "replace").lstrip()

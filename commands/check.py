@@ -24,10 +24,12 @@ from collectors.discovery import Target
 from collectors.engines import ENGINES, identify
 from collectors.engines.contract import Answer, NotUnderstood
 from collectors.exchange import REACHED_KINDS
+from collectors.poll_types import PollLimits, SourceDetail
 from collectors.settings import read_secret
 from collectors.transport import FleetTransport
-from collectors.worker_poll import PollLimits, SourceDetail, WorkerPoll
+from collectors.worker_poll import WorkerPoll
 from scoring.capacity import WORDS
+from scoring.histogram import Buckets, difference, quantile
 from scoring.model import (
     Figure,
     Finding,
@@ -97,6 +99,7 @@ class Checked:
 
     Attributes:
         state: Of the worker: its pools' worst, or why there are none.
+        first: DP rank -> the first of several readings: what its counters are differenced from.
         asked: One line a question: path, status or failure, size.
     """
 
@@ -107,6 +110,7 @@ class Checked:
     detail: str = ""
     findings: tuple[Finding, ...] = ()
     pools: tuple[PoolSnapshot, ...] = ()
+    first: dict[int, PoolReading] = field(default_factory=dict)
     router_workers: tuple[RouterWorker, ...] = ()
     asked: list[str] = field(default_factory=list)
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -233,6 +237,7 @@ async def check_url(
         )
         return checked
     checked.exit_status = EXIT_UNDERSTOOD
+    checked.first = {rank: readings[0] for rank, readings in samples.items() if len(readings) > 1}
     return _judged(checked, [history_of(readings) for readings in samples.values()], time.time(), poll.state)
 
 
@@ -321,8 +326,8 @@ def _judged(checked: Checked, histories: Sequence[PoolHistory], at_s: float, sta
     return checked
 
 
-def figures_of(pool: PoolSnapshot) -> dict[str, Figure]:
-    """Return every figure of a pool under its word with the unit last."""
+def figures_of(pool: PoolSnapshot, first: PoolReading | None = None) -> dict[str, Figure]:
+    """Return every figure of a pool under its word with the unit last; `first`: an older reading to difference."""
     figures = {name: getattr(pool.composition, name) for name in WORDS}
     figures.update({name: getattr(pool, name) for name in _COUNTS})
     figures.update({name: getattr(pool.rates, name) for name in _RATES})
@@ -330,6 +335,15 @@ def figures_of(pool: PoolSnapshot) -> dict[str, Figure]:
         value = getattr(pool.reading, name)
         if value is not None:
             figures[name] = measured(value, "as the engine reports it")
+    for word in ("ttft", "itl"):
+        last: Buckets | None = getattr(pool.reading, f"{word}_buckets")
+        if last is not None:
+            before: Buckets | None = getattr(first, f"{word}_buckets", None)
+            observed = difference(before, last)
+            span = "since the first answer" if before is not None else "over the worker's life"
+            for ratio in (0.5, 0.95, 0.99):
+                figure = quantile(observed, ratio)
+                figures[f"{word}_p{100 * ratio:.0f}_s"] = replace(figure, reason=f"{span}, {figure.reason}")
     has_time = pool.reading.reported_at_s is not None
     figures["reported_age_s"] = (
         derived(pool.age_s, pool.state_reason) if has_time else unknown("the engine gives no time of its own")
@@ -361,7 +375,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
                 "state": pool.state.value,
                 "is_serving": pool.is_serving,
                 "anomalies": list(pool.reading.anomalies),
-                **{name: _figure(figure) for name, figure in figures_of(pool).items()},
+                **{name: _figure(figure) for name, figure in figures_of(pool, checked.first.get(pool.dp_rank)).items()},
             }
             for pool in checked.pools
         ],
@@ -407,7 +421,7 @@ def as_text(checked: Checked) -> str:
         serving = "" if pool.is_serving else ", not serving"
         lines.append(f"pool {pool.dp_rank}: {pool.role.value}, {pool.state.value.replace('_', ' ')}{serving}"
                      + (f", {pool.model}" if pool.model else ""))  # fmt: skip
-        figures = figures_of(pool)
+        figures = figures_of(pool, checked.first.get(pool.dp_rank))
         known = {name: figure for name, figure in figures.items() if figure.provenance.value != "unknown"}
         for name, figure in known.items():
             lines.append(f"  {name:28} {_shown(figure):>22}  {figure.provenance.value:9}  {figure.reason}")

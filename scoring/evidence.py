@@ -6,7 +6,7 @@ docs/findings.md. A rule needs evidence over time where one moment could be inno
 computing a prompt also shows held tokens and nothing running.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -249,14 +249,19 @@ def _restarted(past: Past) -> bool:
     return False
 
 
-def line_rate(worker_id: str, links: Sequence[Link]) -> float | None:
-    """Return the fastest line rate of the links that leave a worker, or None when none is known."""
+def line_rate(worker_id: str, links: Sequence[Link], labels: Mapping[str, str]) -> float | None:
+    """Return the fastest line rate of the links that leave a worker, else its label's, or None when none is known."""
     rates = [
         link.bandwidth_bytes_per_s
         for link in links
         if link.source in (worker_id, "*") and link.bandwidth_bytes_per_s is not None
     ]
-    return max(rates, default=None)
+    if not rates:
+        try:
+            rates = [float(labels.get("link_bandwidth_bytes_per_s", ""))]
+        except ValueError:
+            return None
+    return max(rates)
 
 
 def decode_is_full(pools: Sequence[PoolSnapshot]) -> bool:

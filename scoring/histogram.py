@@ -87,20 +87,6 @@ def quantile(buckets: Buckets | None, ratio: float) -> Figure:
     return estimated(value, f"within the bucket {low:g} to {bound:g}, {total:g} observations", low=low, high=bound)
 
 
-def mean_bounds(buckets: Buckets | None) -> tuple[float, float | None] | None:
-    """Return the least and the greatest mean the buckets allow (None: unbounded), or None without observations."""
-    if buckets is None or not is_histogram(buckets) or buckets[-1][1] <= 0:
-        return None
-    total = buckets[-1][1]
-    least, most, below, low = 0.0, 0.0, 0.0, 0.0
-    for bound, count in buckets:
-        inside = count - below
-        least += inside * low
-        most += inside * bound if inside else 0.0
-        below, low = count, bound
-    return least / total, most / total if most != _INFINITY else None
-
-
 def quantiles(buckets: Buckets | None, ratios: Sequence[float] = (0.5, 0.95, 0.99)) -> dict[float, Figure]:
     """Return several quantiles of one histogram, ratio -> figure."""
     return {ratio: quantile(buckets, ratio) for ratio in ratios}

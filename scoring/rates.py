@@ -92,17 +92,6 @@ def slope(at_s: FloatArray, values: FloatArray) -> tuple[float, float] | None:
     return trend, deviation
 
 
-def ewma(at_s: FloatArray, values: FloatArray, half_life_s: float) -> float | None:
-    """Return the exponentially weighted mean at the last known sample, weights by age; None when nothing is known."""
-    if half_life_s <= 0:
-        raise ValueError(f"half_life_s: {half_life_s} is not above 0")
-    known = np.isfinite(at_s) & np.isfinite(values)
-    if not known.any():
-        return None
-    weights = 0.5 ** ((at_s[known][-1] - at_s[known]) / half_life_s)
-    return float((weights * values[known]).sum() / weights.sum())
-
-
 class _Window:
     """The columns of a pool between two instants, with the clock that fits the figures."""
 

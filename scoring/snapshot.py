@@ -99,7 +99,9 @@ def judge_fleet(
     for index, history in enumerate(ordered):
         reading, composition = history.last, compositions[index]
         past = evidence.Past(history, at_s, limits.evidence_window_s)
-        verdict = evidence.pool_findings(past, composition, rates[index], evidence.line_rate(reading.worker_id, links))
+        verdict = evidence.pool_findings(
+            past, composition, rates[index], evidence.line_rate(reading.worker_id, links, history.labels)
+        )
         if verdict.held_tokens is not None:
             composition = _unattribute(composition)
         state, age_s, reason = states[index]

@@ -7,7 +7,6 @@ kept as text, without control characters and bounded, so that a page can escape 
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -126,8 +125,3 @@ class Numbers:
                 dp_rank=self.dp_rank,
             )
         )
-
-
-def is_close(left: float | None, right: float | None, *, absolute: float = 0.0) -> bool:
-    """Say whether both are known and at most `absolute` apart (relative 1e-9 for rounding)."""
-    return left is not None and right is not None and math.isclose(left, right, rel_tol=1e-9, abs_tol=absolute)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.exposition import bare_name, declared_types, is_exposition, scan, spellings
+from collectors.exposition import bare_name, is_exposition, scan, spellings
 
 REAL = [
     "0.5.23-real/idle_metrics.prom",
@@ -92,7 +92,6 @@ def test_no_bytes_raise_and_every_value_is_finite(body):
     got = scan(body)
     assert all(s.value is None or math.isfinite(s.value) for s in got.samples)
     is_exposition(body)
-    declared_types(body)
 
 
 @given(st.lists(st.sampled_from([b'a{x="1"} 1', b"b 2", b"c NaN", b"bad line here", b"# c", b"", b"d{", b"e 1_0"])))
@@ -179,11 +178,6 @@ def test_names_in_quotes_are_read():
 def test_other_things_are_no_exposition(body):
     """HTML, JSON, nothing and prose are told apart from an exposition."""
     assert not is_exposition(body)
-
-
-def test_types_are_what_the_comments_declare():
-    """TYPE lines give the declared type; HELP and malformed comments give nothing."""
-    assert declared_types(b"# HELP a b c\n# TYPE a Counter\n# TYPE b\n#TYPE c gauge\n") == {"a": "counter"}
 
 
 @pytest.mark.parametrize(

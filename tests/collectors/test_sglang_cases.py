@@ -16,8 +16,9 @@ import pytest
 
 from collectors.discovery import Target
 from collectors.engines import ENGINES, identify
+from collectors.poll_types import PollLimits
 from collectors.transport import FleetTransport
-from collectors.worker_poll import PollLimits, WorkerPoll
+from collectors.worker_poll import WorkerPoll
 from commands.check import history_of
 from scoring.model import Link, Provenance, Role, SourceState
 from scoring.snapshot import JudgeSettings, fleet_from_json, judge_fleet

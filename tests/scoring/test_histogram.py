@@ -2,12 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.histogram import difference, is_histogram, mean_bounds, merge, quantile, quantiles
+from scoring.histogram import difference, is_histogram, merge, quantile, quantiles
 from scoring.model import Provenance
 
 BOUNDS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -100,20 +99,10 @@ def test_what_is_no_histogram_has_no_quantile(broken):
 
 
 def test_no_observation_is_no_zero():
-    """An empty window has no quantile and no mean."""
+    """An empty window has no quantile."""
     empty = histogram([])
     assert quantile(empty, 0.5).value is None
     assert quantile(empty, 0.5).provenance is Provenance.UNKNOWN
-    assert mean_bounds(empty) is None
-
-
-@given(VALUES)
-def test_the_mean_lies_between_its_bounds(values):
-    """The buckets bound the mean from both sides; beyond the last bound it has no upper one."""
-    least, most = mean_bounds(histogram(values))
-    assert least <= np.mean(values) + 1e-9
-    assert most is None or np.mean(values) <= most + 1e-9
-    assert (most is None) == any(v > BOUNDS[-1] for v in values)
 
 
 def test_a_ratio_outside_0_to_1_is_a_broken_contract():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commands.check import history_of
 from scoring.model import PoolReading, Provenance, Role
-from scoring.rates import ewma, increase, pool_rates, slope
+from scoring.rates import increase, pool_rates, slope
 
 STEPS = st.lists(st.integers(0, 1000).map(float), min_size=1, max_size=30)
 
@@ -195,15 +195,6 @@ def test_the_trend_of_a_line_is_its_slope(per_s, start, count):
     assert trend == pytest.approx(per_s, abs=1e-6)
     assert deviation == pytest.approx(0.0, abs=1e-6)
     assert slope(times[:1], values[:1]) is None
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.floats(0.1, 100))
-def test_a_weighted_mean_stays_within_what_it_weighs(values, half_life_s):
-    """Between the least and the greatest; a constant stays itself; nothing known gives nothing."""
-    times = np.arange(len(values), dtype=float)
-    mean = ewma(times, np.array(values), half_life_s)
-    assert min(values) - 1e-6 <= mean <= max(values) + 1e-6
-    assert ewma(times, np.full(len(values), np.nan), half_life_s) is None
 
 
 def test_a_window_must_last():

@@ -213,13 +213,15 @@ def test_line_rates_belong_to_the_link_of_the_worker():
     """A gauge above its own line rate is a contradiction; above another worker's, or without a link, it is not."""
     fast = past("p", Role.PREFILL, **CALM, transfer_reported_bytes_per_s=60e9)
 
-    def found(*links):
-        return codes(judge_fleet([fast], 1005.0, links=links).pools[0].findings)
+    def found(*links, **labels):
+        return codes(judge_fleet([replace(fast, labels=labels)], 1005.0, links=links).pools[0].findings)
 
     assert "transfer-gauge-above-line-rate" in found(Link(source="p", target="*", bandwidth_bytes_per_s=50e9))
     assert found(Link(source="q", target="*", bandwidth_bytes_per_s=50e9)) == set()
     assert found(Link(source="p", target="*", bandwidth_bytes_per_s=None)) == set()
     assert found() == set()
+    assert "transfer-gauge-above-line-rate" in found(link_bandwidth_bytes_per_s="5e10")
+    assert found(link_bandwidth_bytes_per_s="fast") == set()
 
 
 def test_a_restart_is_told():
