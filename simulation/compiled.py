@@ -180,8 +180,8 @@ def _numba() -> Any:
     return importlib.import_module("numba")
 
 
-@cache
-def _namespace() -> dict[str, Any]:
+def _sources() -> tuple[dict[str, Any], dict[str, types.FunctionType], dict[str, tuple[str, ...]]]:
+    """Return the namespace, and its functions and signatures, rewritten and not yet compiled."""
     space: dict[str, Any] = {"__name__": __name__}
     functions: dict[str, types.FunctionType] = {}
     signatures: dict[str, tuple[str, ...]] = {}
@@ -198,22 +198,38 @@ def _namespace() -> dict[str, Any]:
                 continue
             annotations = inspect.get_annotations(getattr(module, name))
             signatures[name] = tuple(kind.__name__ for word, kind in annotations.items() if word != "return")
-    _compile(space, functions, signatures)
-    return space
+    return space, functions, signatures
 
 
-def _compile(
-    space: dict[str, Any], functions: dict[str, types.FunctionType], signatures: dict[str, tuple[str, ...]]
-) -> None:
+@cache
+def _loaded() -> Any:
+    """Return the entry as the cache on disk has it, or None."""
+    numba = _numba()
+    space, functions, _ = _sources()
+    for name, function in functions.items():
+        space[name] = numba.njit(error_model="numpy")(function)
+    entry = _cached_entry(functions[ENTRY])
+    if entry is None or entry._cache.load_overload((_flat_type(), numba.float64), entry.targetctx) is None:
+        return None
+    return entry
+
+
+def _flat_type() -> Any:
+    return _numba().typeof(Flat(np.zeros(1, np.int64), np.zeros(1, np.float64)))
+
+
+@cache
+def _compiled() -> Any:
     """
-    Put compiled functions into `space`, callees first, one signature each.
+    Compile the kernel, callees first, one signature each, and keep it on disk.
 
     The signatures are the annotations; left to itself numba would compile a function again for every mix of
     literals and widths it is called with.
     """
     numba = _numba()
+    space, functions, signatures = _sources()
 
-    flat = numba.typeof(Flat(np.zeros(1, np.int64), np.zeros(1, np.float64)))
+    flat = _flat_type()
     words = {"State": flat, "int": numba.int64, "float": numba.float64}
     order: list[str] = []
 
@@ -229,12 +245,9 @@ def _compile(
         # Nobody calls inner functions from Python: without the wrappers they compile faster.
         options = {} if name == ENTRY else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         space[name] = numba.njit(error_model="numpy", **options)(functions[name])
-    cached = _cached_entry(functions[ENTRY])
-    if cached is not None:
-        signature = (flat, numba.float64)
-        space[ENTRY] = cached
-        if cached._cache.load_overload(signature, cached.targetctx) is not None:
-            return
+    entry = _cached_entry(functions[ENTRY])
+    if entry is not None:
+        space[ENTRY] = entry
     vectorize = numba.config.LOOP_VECTORIZE, numba.config.SLP_VECTORIZE
     # Event code has no loops worth vectorizing; looking for them takes a fifth of the time.
     numba.config.LOOP_VECTORIZE = numba.config.SLP_VECTORIZE = 0
@@ -246,6 +259,7 @@ def _compile(
         space[ENTRY].compile((flat, numba.float64))
     finally:
         numba.config.LOOP_VECTORIZE, numba.config.SLP_VECTORIZE = vectorize
+    return space[ENTRY]
 
 
 def _cached_entry(function: types.FunctionType) -> Any:
@@ -263,7 +277,12 @@ def _cached_entry(function: types.FunctionType) -> Any:
     return dispatcher
 
 
+def is_ready() -> bool:
+    """Say whether the compiled kernel can be had at once: compiled in this process, or on disk."""
+    return _compiled.cache_info().currsize > 0 or _loaded() is not None
+
+
 def compiled_run() -> Callable[[Flat, float], int]:
     """Return `engine.run`, compiled, over the flat form; in a fresh checkout this compiles for half a minute."""
-    run: Callable[[Flat, float], int] = _namespace()[ENTRY]
+    run: Callable[[Flat, float], int] = (_loaded() if is_ready() else None) or _compiled()
     return run

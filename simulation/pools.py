@@ -302,8 +302,10 @@ def start_iteration(s: State, p: int, t: float, tokens: int, has_retracted: int)
         s.pf[p, T_NEXT] = t + seconds
     elif count > 0:
         most = s.ri[s.batch[p, 0], R_FIN]
-        for i in range(1, count):
-            most = min(most, s.ri[s.batch[p, i], R_FIN])
+        for i in range(count):
+            r = s.batch[p, i]
+            # Who was cancelled during a prompt batch leaves after the next step.
+            most = min(most, s.ri[r, R_FIN] if s.ri[r, R_FLAG] == FLAG_NONE else s.pi[p, P_STEP] + 1)
         # Whoever was retracted left room that nobody has looked at: look again after one step.
         k = 1 if has_retracted != 0 else longest_run(s, p, most - s.pi[p, P_STEP])
         begin_run(s, p, k)

@@ -361,7 +361,7 @@ def deliver(s: State, r: int, t: float) -> None:
         wake(s, p, t)
     clear_flight(s, d, r, 1)
     count_out(s, d, Q_TRANSFER, target)
-    publish(s, d, r, 1)
+    given_back = publish(s, d, r, 1)
     s.rf[r, F_TRANSFER_END] = t
     for pool in (p, d):
         s.pi[pool, C_TRANSFERS] += 1
@@ -369,7 +369,7 @@ def deliver(s: State, r: int, t: float) -> None:
     note_token(s, d, r, t)
     s.ri[r, R_STAGE] = S_ARRIVED
     push_back(s, d, Q_ARRIVED, r, target)
-    if s.pi[d, P_NB] + s.pi[d, P_NW] < s.pi[d, P_MAX_RUNNING]:
+    if given_back > 0 or s.pi[d, P_NB] + s.pi[d, P_NW] < s.pi[d, P_MAX_RUNNING]:
         wake(s, d, t)
     next_credit(s, d, t)
 

@@ -17,7 +17,7 @@ from simulation import engine
 from simulation import layout as lay
 from simulation.audit import audit
 from simulation.blocks import hit_units
-from simulation.compiled import Flat, compiled_run, pack
+from simulation.compiled import Flat, compiled_run, is_ready, pack
 from simulation.faults import Fault, fault_events, recovery, with_bursts
 from simulation.fleet import FleetSpec
 from simulation.layout import State
@@ -35,6 +35,9 @@ POLICIES: Final = {
     "joint": lay.POLICY_JOINT,
 }
 """Built into the kernel. Prefill pools: fewest prompt tokens waiting; decode and unified pools: least ratio held."""
+PROGRESS_PERIOD_S: Final = 60.0
+PLAIN_REQUESTS: Final = 5000
+"""Traffic up to here runs plain when the compiled kernel is not at hand (a few seconds against half a minute)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,8 @@ class SimulationOptions:
         reserve_ratio: Share of usable that "joint" keeps back.
         slo_classes: By class id, for "joint"; ids beyond take the last.
         is_checked: Assert conservation at every sample tick (or every second) and at the end.
-        is_compiled: Compiled kernel, or the same source as plain Python (slow; nothing to compile).
+        is_compiled: Compiled kernel, or the same source as plain Python; both give the same bytes. None compiles
+            only for traffic that is worth it: compiling takes half a minute once in a checkout.
         until_s: Stop there; None runs until nothing is left.
 
     Raises:
@@ -126,7 +130,7 @@ class SimulationOptions:
     reserve_ratio: float = 0.1
     slo_classes: tuple[SloClass, ...] = field(default=tuple(SLO_CLASSES.values()))
     is_checked: bool = False
-    is_compiled: bool = True
+    is_compiled: bool | None = None
     until_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -273,7 +277,10 @@ def simulate(
     code = POLICIES[policy] if isinstance(policy, str) else lay.POLICY_PYTHON
     state = _set_options(state, options, code, last_s)
     kinds, times = fault_events(faults, fleet, ends_of(fleet))
-    kernel = _Kernel(state._replace(faults=kinds, fault_at=times), options.is_compiled)
+    is_compiled = options.is_compiled
+    if is_compiled is None:
+        is_compiled = len(traffic) > PLAIN_REQUESTS or is_ready()
+    kernel = _Kernel(state._replace(faults=kinds, fault_at=times), is_compiled)
     _drive(kernel, options, policy, traffic, on_progress)
     state = kernel.state
     samples = sample_columns(state, options.sample_period_s)
@@ -290,9 +297,6 @@ def simulate(
         event_count=int(state.g[lay.G_EVENTS]),
         recoveries=tuple(recovery(fault, samples) for fault in faults) if len(samples.at_s) else (),
     )
-
-
-PROGRESS_PERIOD_S = 60.0
 
 
 def _drive(

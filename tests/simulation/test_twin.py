@@ -270,7 +270,7 @@ class Twin:
     def arrive(self, req):
         p, d = self.pools[req.p], self.pools[req.d]
         req.computes_at = req.p
-        if (req.p != req.d or req.output > 1) and d.up(req.target) > d.total or p.up(req.target) > p.total:
+        if ((req.p != req.d or req.output > 1) and d.up(req.target) > d.total) or p.up(req.target) > p.total:
             req.stage, req.finish = "too_large", self.now
         elif p is not d and self.fleet.handshake == "before-prefill":
             req.stage = "bootstrap"
@@ -586,7 +586,7 @@ def random_fleet(rng):
     pools = []
     is_plain = rng.random() < 0.25
     for kind, count in ((Role.PREFILL, rng.integers(1, 3)), (Role.DECODE, rng.integers(1, 4)), (Role.UNIFIED, 1)):
-        if is_plain and kind is not Role.UNIFIED or not is_plain and kind is Role.UNIFIED and rng.random() < 0.6:
+        if (is_plain and kind is not Role.UNIFIED) or (not is_plain and kind is Role.UNIFIED and rng.random() < 0.6):
             continue
         for i in range(int(count)):
             page = int(rng.choice([1, 4, 8, 16]))
