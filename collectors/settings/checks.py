@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,10 +14,15 @@ from collectors.settings.places import KeyPath
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: key path, and a sentence with its fix."""
+    """
+    One thing wrong: key path, and a sentence with its fix.
+
+    `other` is the key it clashes with, whose line is named when the file does not state the first one.
+    """
 
     path: KeyPath
     text: str
+    other: KeyPath = ()
 
 
 def worker_name(worker: WorkerSettings) -> str:
@@ -48,27 +54,32 @@ def _times(settings: Settings) -> Iterator[Problem]:
             ("freshness", "late_after_s"),
             f"= {fresh.late_after_s:g} s must be more than poll.interval_s = {interval_s:g} s, or every figure is "
             f"late; about {3 * interval_s:g} is usual",
+            other=("poll", "interval_s"),
         )
     if fresh.stale_after_s <= fresh.late_after_s:
         yield Problem(
             ("freshness", "stale_after_s"),
             f"= {fresh.stale_after_s:g} s must be more than late_after_s = {fresh.late_after_s:g} s",
+            other=("freshness", "late_after_s"),
         )
     if fresh.stale_after_s <= interval_s:
         yield Problem(
             ("freshness", "stale_after_s"),
             f"= {fresh.stale_after_s:g} s must be more than poll.interval_s = {interval_s:g} s",
+            other=("poll", "interval_s"),
         )
     if settings.lease.ttl_s <= interval_s:
         yield Problem(
             ("lease", "ttl_s"),
             f"= {settings.lease.ttl_s:g} s must be more than poll.interval_s = {interval_s:g} s, "
             "or a lease ends before telemetry can show it",
+            other=("poll", "interval_s"),
         )
     if settings.poll.connect_timeout_s > settings.poll.timeout_s:
         yield Problem(
             ("poll", "connect_timeout_s"),
             f"= {settings.poll.connect_timeout_s:g} s must not exceed poll.timeout_s = {settings.poll.timeout_s:g} s",
+            other=("poll", "timeout_s"),
         )
     if settings.view.history_s <= settings.view.rate_window_s:
         yield Problem(
@@ -79,6 +90,7 @@ def _times(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             ("view", "rate_window_s"),
             f"= {settings.view.rate_window_s:g} s must hold at least two polls ({interval_s:g} s apart)",
+            other=("poll", "interval_s"),
         )
     prometheus = settings.prometheus
     if prometheus is not None and fresh.stale_after_s <= prometheus.interval_s:
@@ -86,6 +98,7 @@ def _times(settings: Settings) -> Iterator[Problem]:
             ("freshness", "stale_after_s"),
             f"= {fresh.stale_after_s:g} s must be more than prometheus.interval_s = {prometheus.interval_s:g} s, "
             "or figures are stale before the next ones come",
+            other=("prometheus", "interval_s"),
         )
     tiers = ("retention_raw_s", "retention_10s_s", "retention_1min_s", "retention_10min_s")
     for finer, coarser in itertools.pairwise(tiers):
@@ -136,11 +149,31 @@ def _links(settings: Settings) -> Iterator[Problem]:
                 yield Problem(("links", index, end), f"= {value!r} is no worker of this file; {hint}")
 
 
+def _certificates(settings: Settings) -> Iterator[Problem]:
+    """Load the TLS files once: a file that is none of what it should be is found here, not at the first poll."""
+    tls = settings.tls
+    if tls.ca_file is not None and tls.ca_file.is_file():
+        try:
+            ssl.create_default_context(cafile=str(tls.ca_file))
+        except (ssl.SSLError, OSError):
+            yield Problem(("tls", "ca_file"), f"= {tls.ca_file}: holds no PEM certificate that can be read")
+    key = tls.client_key_file
+    if tls.client_cert_file is not None and tls.client_cert_file.is_file() and (key is None or key.is_file()):
+        try:
+            ssl.create_default_context().load_cert_chain(str(tls.client_cert_file), str(key) if key else None)
+        except (ssl.SSLError, OSError):
+            yield Problem(
+                ("tls", "client_cert_file"),
+                f"= {tls.client_cert_file}: does not hold a PEM certificate with its key (or client_key_file does not)",
+            )
+
+
 def _files(settings: Settings) -> Iterator[Problem]:
     for key in ("ca_file", "client_cert_file", "client_key_file"):
         path = getattr(settings.tls, key)
         if path is not None and not path.is_file():
             yield Problem(("tls", key), f"= {path}: no such file")
+    yield from _certificates(settings)
     if settings.tls.client_key_file is not None and settings.tls.client_cert_file is None:
         yield Problem(("tls", "client_key_file"), "is set without client_cert_file; a key alone proves nothing")
     for index, worker in enumerate(settings.workers):
@@ -159,6 +192,7 @@ def environment_names(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     places: list[tuple[KeyPath, str | None]] = [
         (("auth", "token_env"), settings.auth.token_env),
         (("discovery", "token_env"), settings.discovery.token_env),
+        (("alerts", "webhook_url_env"), settings.alerts.webhook_url_env),
         (("alerts", "webhook_token_env"), settings.alerts.webhook_token_env),
         (("server", "token_env"), settings.server.token_env),
     ]
@@ -192,6 +226,8 @@ def _server(settings: Settings) -> Iterator[Problem]:
 
 
 def _alerts(settings: Settings) -> Iterator[Problem]:
+    if settings.alerts.webhook_url is not None and settings.alerts.webhook_url_env is not None:
+        yield Problem(("alerts", "webhook_url_env"), "is set beside webhook_url; keep one of the two")
     seen: dict[str, int] = {}
     for index, rule in enumerate(settings.alerts.rules):
         name = rule.get("name")

@@ -78,13 +78,18 @@ def parse_settings(
             if all(problem.path[: len(path)] != path for path in known):
                 problems += [problem]
     if problems or settings is None:
-        ordered = sorted(problems, key=lambda problem: line_of(problem.path, lines) or 0)
+        ordered = sorted(problems, key=lambda problem: _line(problem, lines) or 0)
         raise SettingsError([_sentence(name, problem, lines) for problem in ordered])
     return settings
 
 
+def _line(problem: Problem, lines: Mapping[KeyPath, int]) -> int | None:
+    exact = line_of(problem.path, lines)
+    return exact if exact is not None or not problem.other else line_of(problem.other, lines)
+
+
 def _sentence(name: str, problem: Problem, lines: Mapping[KeyPath, int]) -> str:
-    line = line_of(problem.path, lines)
+    line = _line(problem, lines)
     place = name if line is None else f"{name}:{line}"
     return f"{place}: {path_text(problem.path)} {problem.text}" if problem.path else f"{place}: {problem.text}"
 

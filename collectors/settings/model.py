@@ -346,6 +346,10 @@ class AlertSettings(Section):
     """Who is told when a rule fires."""
 
     webhook_url: HttpUrl | None = Field(default=None, description="Receiver of a JSON document for each alert group.")
+    webhook_url_env: EnvironmentName | None = Field(
+        default=None,
+        description="Environment variable with the receiver's address, where the address itself is a secret.",
+    )
     webhook_token_env: EnvironmentName | None = Field(
         default=None, description="Environment variable with its bearer token."
     )

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -48,6 +48,8 @@ def _http_url(value: str) -> str:
         raise ValueError("has port 0; write the port the server listens on")
     if parts.username is not None or parts.password is not None:
         raise ValueError("carries a user name or password; remove it and name an environment variable with token_env")
+    if any(word in key.lower() for key, _ in parse_qsl(parts.query) for word in ("token", "key", "secret", "passw")):
+        raise ValueError("carries a token in its query; remove it and name an environment variable with token_env")
     return value
 
 

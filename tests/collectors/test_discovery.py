@@ -185,7 +185,7 @@ def test_scrape_lists_are_read_again_while_running(tmp_path: Path, monkeypatch: 
     settings = fleet(
         discovery={
             "file_sd": [tmp_path / "*.json"],
-            "http_sd": ["http://sd:1/targets?token=abc"],
+            "http_sd": ["http://sd:1/targets?env=abc"],
             "token_env": "KVSCOPE_TEST_TOKEN",
         }
     )
@@ -200,7 +200,7 @@ def test_scrape_lists_are_read_again_while_running(tmp_path: Path, monkeypatch: 
             assert found["d0"].labels == {"rack": "r1"}
             assert found["h3:1"].engine == "vllm"
             assert [report.skipped_count for report in discovery.reports] == [3, 0]
-            assert "token=abc" not in repr(found) + repr(discovery.reports)
+            assert "env=abc" not in repr(found) + repr(discovery.reports)
             (tmp_path / "two.json").write_text(json.dumps([{"targets": ["h4:1"]}]))
             assert "h4:1" in {target.worker_id for target in await discovery.refresh(2.0)}
             (tmp_path / "two.json").write_text("{half")

@@ -79,6 +79,10 @@ x = 1
         ("[store]\nretention_10s_s = 60", "store.retention_10s_s"),
         ("[tls]\nclient_key_file = 'x.key'", "tls.client_key_file"),
         ("[tls]\nca_file = 'no.pem'", "tls.ca_file"),
+        (f"[tls]\nca_file = '{__file__}'", "tls.ca_file"),
+        (f"[tls]\nclient_cert_file = '{__file__}'", "tls.client_cert_file"),
+        ("[poll]\ninterval_s = 4", "freshness.late_after_s"),
+        ("[prometheus]\nurl = 'http://p:9090'", "freshness.stale_after_s"),
         ("[store]\npath = 'no/such/folder/x.duckdb'", "store.path"),
         ("[server]\naddress = '0.0.0.0'", "server.address"),
         ("[server]\nis_url_test_on = true", "server.is_url_test_on"),
@@ -119,6 +123,7 @@ def test_each_rule_names_its_key(text: str, place: str, tmp_path: Path) -> None:
         "[auth]\napi_key = 'S3cretS3cretS3cret'",
         "[server]\npassword = 'S3cretS3cretS3cret'",
         "[[workers]]\nurl = 'http://user:S3cretS3cret@host:1'",
+        "[alerts]\nwebhook_url = 'http://host:1/?api_key=S3cretS3cret'",
         "[auth]\ntoken_env = '0123456789abcdef0123456789abcdef'",
     ],
 )
@@ -126,7 +131,7 @@ def test_a_secret_in_the_file_is_refused_and_never_repeated(text: str, tmp_path:
     """A token-looking value is a problem whose message does not carry the token on."""
     found = problems_of(text, tmp_path)
     assert len(found) == 1
-    secret = re.search(r"'(?:http://user:)?([^'@]+)(?:@host:1)?'$", text)[1]  # type: ignore[index]
+    secret = re.search(r"'(?:http://user:|http://host:1/\?api_key=)?([^'@]+)(?:@host:1)?'$", text)[1]  # type: ignore[index]
     assert secret not in found[0]
     assert "environment variable" in found[0]
 
