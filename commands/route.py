@@ -223,6 +223,7 @@ def as_json(decision: Decision) -> dict[str, Any]:
             "prefill": runner_up.prefill,
             "decode": runner_up.decode,
             "score": runner_up.score,
+            "is_refused": runner_up.is_refused,
             "terms": {term.name: _term(term) for term in decision.runner_up_terms},
         },
         "ranking": [{"prefill": each.prefill, "decode": each.decode, "score": each.score} for each in decision.ranking],
@@ -267,7 +268,8 @@ def _as_text(decision: Decision) -> str:
         lines.append(f"chosen     {pair}   score {decision.score:.4g} {decision.score_unit}")
         if decision.runner_up is not None:
             other = decision.runner_up
-            behind = f"score {other.score:.4g}, behind by {decision.margin:.4g}"
+            margin = "refused, see below" if decision.margin is None else f"behind by {decision.margin:.4g}"
+            behind = f"score {other.score:.4g}, {margin}"
             lines.append(f"runner-up  {_pair(other.prefill, other.decode)}   {behind}")
         if decision.fallback:
             lines.append(f"fallback   {decision.fallback}")

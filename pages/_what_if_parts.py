@@ -58,7 +58,9 @@ def key_figures(decision: Decision) -> None:
         detail = t("what_if.score_detail", budget=number.duration(slo.ttft_s))
         key_figure(t("what_if.score_title"), figures.score_text(decision.score), detail, t("what_if.score_help"))
         other = decision.runner_up
-        behind = t("what_if.margin_none") if other is None else figures.pair_name(other.prefill, other.decode)
+        behind = t("what_if.margin_none")
+        if other is not None and not other.is_refused:
+            behind = figures.pair_name(other.prefill, other.decode)
         key_figure(t("what_if.margin"), figures.score_text(decision.margin), behind, t("what_if.margin_help"))
         ttft_s, risk = figures.first_token(decision.terms)
         detail = t("what_if.ttft_detail", budget=number.duration(slo.ttft_s), risk=number.share(risk))
@@ -80,7 +82,7 @@ def verdict(decision: Decision) -> None:
         return
     pair = number.markdown(figures.pair_name(chosen.prefill, chosen.decode))
     deciding = figures.deciding_term(decision.terms, decision.runner_up_terms)
-    if other is None or deciding is None:
+    if other is None or other.is_refused or deciding is None:
         st.markdown(t("what_if.verdict_alone", pair=pair))
     else:
         st.markdown(

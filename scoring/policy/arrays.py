@@ -24,6 +24,8 @@ BoolArray = NDArray[np.bool_]
 
 BUSY_TRANSFER_COUNT: Final = 4.0
 """With no mean at hand, this many transfers under way now call a link busy (chosen: one alone may be passing by)."""
+ASSUMED_HELD_TOKENS: Final = 4_096.0
+"""Tokens a running request holds, where neither its length nor the pool's capacity is reported (chosen)."""
 BLOCK_FALLBACK_TOKENS: Final = 64.0
 """Block size assumed when no pool of the fleet says its own (chosen: the largest page engines use by default)."""
 
@@ -216,6 +218,31 @@ def _peers(
     return lost, survivors
 
 
+def _sized(
+    notes: _Notes, usable: FloatArray, usage_ratio: FloatArray, running_tokens: FloatArray, role: NDArray[np.int8]
+) -> FloatArray:
+    """
+    Return usable, estimated where an engine gives its usage as a ratio and keeps the capacity to itself.
+
+    Running requests at their mean length are what the ratio is of; else the smallest known pool of the role.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_load = np.where((usage_ratio > 0.0) & (running_tokens > 0.0), running_tokens / usage_ratio, np.nan)
+    usable = notes.fill(
+        "usable",
+        usable,
+        by_load,
+        f"capacity is not reported: running requests x mean length (else {ASSUMED_HELD_TOKENS:g}) / usage ratio",
+    )
+    smallest = np.full(usable.size, np.nan)
+    for code in np.unique(role):
+        known = usable[(role == code) & np.isfinite(usable)]
+        if known.size:
+            smallest[role == code] = known.min()
+    text = "capacity is not reported: the smallest known pool of the role"
+    return notes.fill("usable", usable, np.where(np.isnan(usage_ratio), np.nan, smallest), text)
+
+
 def _handed_over(sent: FloatArray, awaited: FloatArray) -> float:
     total_sent, total_awaited = float(sent.sum()), float(awaited.sum())
     if not (sent.size and total_awaited > 0.0 and np.isfinite(total_sent)):
@@ -256,6 +283,18 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
     )
     available = notes.fill("available", available, part("free_or_prefix_tokens"), "available is free or prefix")
 
+    running = column("running_count")
+    waiting = column("waiting_count")
+    mean_prompt = rate("mean_prompt_tokens")
+    mean_output = rate("mean_output_tokens")
+    usage = np.where(np.isnan(used), _raw(pools, "reported_usage_ratio"), np.nan)
+    mean_held = np.where(np.isnan(mean_prompt + mean_output), ASSUMED_HELD_TOKENS, mean_prompt + 0.5 * mean_output)
+    usable = _sized(notes, usable, usage, running * mean_held, role)
+    text = "tokens held are the engine's usage ratio times capacity"
+    used = notes.fill("used", used, usage * usable, text)
+    committed = notes.fill("committed", committed, used, text)
+    available = notes.fill("available", available, np.maximum(usable - used, 0.0), text)
+
     page = column("block_size_tokens")
     page = np.where(page > 0.0, page, np.nan)
     known_pages = page[~np.isnan(page)]
@@ -264,10 +303,6 @@ def build_arrays(fleet: FleetSnapshot, failure_count: int = 1) -> FleetArrays:
         "block size", page, np.full(len(pools), largest_page), f"block size is not known: {largest_page:g} is taken"
     )
 
-    running = column("running_count")
-    waiting = column("waiting_count")
-    mean_prompt = rate("mean_prompt_tokens")
-    mean_output = rate("mean_output_tokens")
     with np.errstate(divide="ignore", invalid="ignore"):
         # A decode pool counts requests as waiting whose room is allocated already: their KV is on its way.
         travelling_count = np.where(role == DECODE, np.nan_to_num(column("queue_transfer_count")), 0.0)

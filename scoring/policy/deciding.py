@@ -332,7 +332,7 @@ def _explained(
         runner_up_terms=()
         if runner_up is None
         else terms_of(run.prepared, run.settings, run.links, pick.table, runner_up),
-        margin=None if chosen is None or runner_up is None else runner_up.score - chosen.score,
+        margin=None if chosen is None or runner_up is None or runner_up.is_refused else runner_up.score - chosen.score,
         ranking=pick.ranking,
         rejections=rejections,
         fallback=fallback,

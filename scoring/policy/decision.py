@@ -5,6 +5,7 @@ the leases it would book. It is a value; nothing is booked by making one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from scoring.policy.filters import PAIR_FILTERS
 from scoring.policy.prepare import Prepared
 from scoring.policy.scorers import ScoreBlock
 
+MOST_REFUSED_COMPARED: Final = 50_000
+"""Beyond this many pairs the best refused one is not looked for: with so many, others are admissible."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
@@ -31,11 +35,17 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """One admissible pair of the ranking: score by the policy's own rule, lower is better."""
+    """
+    One pair of the ranking: score by the policy's own rule, lower is better.
+
+    `is_refused` only ever holds for a runner-up, where no other pair is admissible: then it is the best of the
+    refused, so that there is something to compare with.
+    """
 
     prefill: str
     decode: str
     score: float
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,25 @@ class ScoreTable:
         found.sort(key=lambda item: item.score)
         return tuple(found[:count])
 
+    def best_refused(self, chosen: tuple[str, str]) -> Ranked | None:
+        """Return the refused pair with the least score its terms would give, None when none has a finite one."""
+        found: Ranked | None = None
+        for block in (self.pairs, self.alone):
+            if block is None or block.total.size == 0 or block.total.size > MOST_REFUSED_COMPARED:
+                continue
+            with np.errstate(all="ignore"):
+                would = np.broadcast_to(block.model.score(block.model.parts(slice(None))), block.shape)
+            would = np.where(np.isfinite(would) & (block.codes > 0), would, np.inf)
+            for flat in np.argsort(would, axis=None, kind="stable")[:2]:
+                row, column = int(flat // block.shape[1]), int(flat % block.shape[1])
+                p = self.ids[int(block.rows[row])]
+                d = p if block.is_alone else self.ids[int(block.columns[column])]
+                score = float(would[row, column])
+                is_better = found is None or score < found.score
+                if np.isfinite(score) and (p, d) != chosen and is_better:
+                    found = Ranked(prefill=p, decode=d, score=score, is_refused=True)
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -111,8 +140,9 @@ class Decision:
         chosen: The pair, or None.
         score: By the policy's own rule (`score_unit` says which), lower is better; None without a choice.
         terms: The seven terms of the chosen pair by the joint cost, whichever policy chose it.
-        runner_up, runner_up_terms: The best pair that differs from the chosen one, or None and ().
-        margin: Runner-up's score less the chosen one's, or None.
+        runner_up, runner_up_terms: The best pair that differs from the chosen one; the best of the refused where no
+            other is admissible (`is_refused`); or None and ().
+        margin: Score of an admissible runner-up less the chosen one's, or None.
         ranking: Best pairs by the policy's own rule.
         rejections: One a refused pool, by this policy's filters; refused pairs are coded in `table`.
         fallback: Named branch taken when the rule could not be followed, or None.
