@@ -38,6 +38,7 @@ OVERHEAD_RATIO: Final = 0.05
 MIN_WAITING_TRANSFERS: Final = 8
 AMPLE_RATIO: Final = 0.2
 """More available than this while requests wait: capacity is not what holds them (chosen)."""
+WINDOW_FULL_RATIO: Final = 0.95
 FULL_RATIO: Final = 0.9
 """Committed above this is full for the purpose of naming what holds prefill up (chosen)."""
 
@@ -140,29 +141,36 @@ def _held(past: Past, findings: list[Finding]) -> float | None:
 
 
 def _handshake(past: Past, rates: PoolRates, findings: list[Finding]) -> bool:
-    """Find a prefill pool whose handshake queue grows while nothing is computed and nothing is handed over."""
+    """Find a pool whose handshake queue grows while nothing is computed, held or handed over."""
     reading = past.reading
-    queue = past.column("queue_bootstrap_count")
+    is_decode = reading.role is Role.DECODE
+    name = "queue_prealloc_count" if is_decode else "queue_bootstrap_count"
+    queue = past.column(name)
     known = np.flatnonzero(np.isfinite(queue))
-    if reading.role not in (Role.PREFILL, Role.UNKNOWN) or known.size < 3:
+    if reading.role is Role.UNIFIED or known.size < 3:
         return False
     span_s = float(past.at_s[known[-1]] - past.at_s[known[0]])
     last, growth = float(queue[known[-1]]), float(queue[known[-1]] - queue[known[0]])
-    duty, inflight = rates.prefill_duty_ratio.value, reading.queue_inflight_count
-    computed = past.counted("prefill_uncached_tokens_total")
-    is_idle = (duty is None or duty < 0.02) and (computed is None or computed / max(span_s, 1e-9) < 64.0)
-    has_evidence = duty is not None or computed is not None
-    is_handing_over = inflight is not None and inflight * 4 >= last
     if span_s < STUCK_SPAN_S or last < MIN_STUCK_REQUESTS or growth <= 0:
         return False
-    if not (is_idle and has_evidence) or is_handing_over or (reading.queue_main_count or 0) > last / 4:
+    used = reading.used_tokens or 0.0
+    if is_decode:
+        is_idle = reading.running_count == 0 and used <= 0.02 * (reading.usable_tokens or 0.0)
+        handing_over = reading.queue_transfer_count
+        work = "nothing runs"
+    else:
+        duty, computed = rates.prefill_duty_ratio.value, past.counted("prefill_uncached_tokens_total")
+        has_evidence = duty is not None or computed is not None
+        is_idle = has_evidence and (duty is None or duty < 0.02) and (computed or 0.0) / span_s < 64.0
+        handing_over = reading.queue_inflight_count
+        work = f"{(computed or 0.0) / span_s:.0f} prompt tokens per second computed"
+    if not is_idle or (handing_over or 0) * 4 >= last or (reading.queue_main_count or 0) > last / 4:
         return False
-    rate = growth / span_s
-    speed = f"{(computed or 0.0) / span_s:.0f} prompt tokens per second computed"
+    other, room = ("prefill", "") if is_decode else ("decode", ", and has decode room")
     text = (
-        f"The handshake with decode does not complete: {last:.0f} requests wait for it (+{rate:.1f} per second), "
-        f"{speed}, {reading.used_tokens or 0:.0f} tokens used. Not idle: it takes no new work. "
-        "Is decode reachable from it, and has decode room? "
+        f"The handshake with {other} does not complete: {last:.0f} requests wait for it "
+        f"(+{growth / span_s:.1f} per second), {work}, {used:.0f} tokens used. Not idle: it takes no new work. "
+        f"Is {other} reachable from it{room}? "
         f"The first requests fail about {HANDSHAKE_LIMIT_S:.0f} s after they arrived."
     )
     findings.append(_finding("handshake-not-completing", text, reading, Severity.ERROR))
@@ -187,6 +195,13 @@ def _slots(reading: PoolReading, composition: Composition, findings: list[Findin
             f"State slots bind, not KV: all {reading.state_slot_count or 0:.0f} are held, {waiting:.0f} requests wait."
         )
         findings.append(_finding("slots-bind", text, reading))
+    window = reading.window_usage_ratio
+    if waiting and window is not None and window >= WINDOW_FULL_RATIO and is_ample:
+        text = (
+            f"The sliding-window pool binds, not the full one: it is {100 * window:.0f} % used, {waiting:.0f} requests "
+            f"wait, and {available:.0f} tokens of the full pool are free or reclaimable."
+        )
+        findings.append(_finding("window-pool-binds", text, reading))
     state, usage = reading.state_usage_ratio, reading.reported_usage_ratio
     if state is not None and usage is not None and state > usage + 0.011:
         text = f"token_usage {usage:g} leaves out the state pool, which is at {state:g}: read them apart."
@@ -195,7 +210,7 @@ def _slots(reading: PoolReading, composition: Composition, findings: list[Findin
     slots = reading.state_slot_count
     if slots is not None and all(part is not None for part in parts):
         missing = slots - sum(part for part in parts if part is not None)
-        if missing > 0 and not running:
+        if 0 < missing <= slots / 2 and running == 0:
             text = f"{missing:.0f} of {slots:.0f} state slots are neither held, cached nor free."
             findings.append(_finding("state-slots-missing", text, reading))
 

@@ -276,7 +276,7 @@ def _settled(pool: PoolSnapshot, is_decode_full: bool) -> PoolSnapshot:
 
     Held up by full decode pools, not by itself: it serves. Else its speed says nothing about what waits for it.
     """
-    if is_decode_full:
+    if is_decode_full and pool.role is not Role.DECODE:
         kept = tuple(finding for finding in pool.findings if finding.code != "handshake-not-completing")
         return replace(pool, is_serving=True, findings=kept)
     stuck = unknown("handshakes do not complete: what waits is not waiting for compute")

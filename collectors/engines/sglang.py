@@ -19,6 +19,7 @@ from collectors.engines.sglang_loads import Loads, parse_get_load, parse_loads
 from collectors.engines.sglang_merge import (
     FIELDS,
     add_bytes,
+    add_constants,
     add_worker_wide,
     first_role,
     metrics_by_rank,
@@ -178,7 +179,7 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
     for rank, row in loads.rows.items():
         role = first_role(row.role, info.role, metrics.role if metrics is not None else Role.UNKNOWN)
         found: list[Finding] = [*row.findings, *row.numbers.findings]
-        values = dict(info.values)
+        values: dict[str, float] = {}
         extra = covered.get(rank, {})
         if is_metrics_old:
             extra = {name: value for name, value in extra.items() if name in _CONSTANTS}
@@ -187,7 +188,7 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
             found.append(Finding(code="nothing-published-yet", text=text, severity=Severity.INFO, dp_rank=rank))
             pools.append(_pool({}, rank, role, row.numbers.anomalies, found))
             continue
-        values.update(extra)
+        add_constants(values, info, extra)
         gib = values.pop("kv_gib_per_gpu", None) or row.kv_gib_per_gpu
         values.update(row.values)
         for name in row.numbers.anomalies:
@@ -248,7 +249,7 @@ def _from_metrics(metrics: Metrics, info: Info) -> WorkerReading:
             facts["last reported by some rank"] = ", ".join(f"{name} {value:g}" for name, value in sorted(last.items()))
             pools.append(_pool(values, rank, role, (), found))
             continue
-        values.update(ranks[rank])
+        add_constants(values, info, ranks[rank])
         gib = values.pop("kv_gib_per_gpu", None)
         add_bytes(values, gib, info.accelerators_per_rank)
         rank_count = max(expected or 1, len(ranks))

@@ -58,6 +58,16 @@ def settle(values: dict[str, float], row: Row, extra: Mapping[str, float], role:
         values.pop("running_count", None)
 
 
+def add_constants(values: dict[str, float], info: Info, extra: Mapping[str, float]) -> None:
+    """Add the rare answers' constants, then the series; the configured number of state slots stands over their sum."""
+    values.update(info.values)
+    values.update(extra)
+    slots = info.values.get("state_slot_count")
+    if slots is not None and "state_used_count" in extra:
+        # What neither used, cached nor free adds up to is missing, and seen only against this number.
+        values["state_slot_count"] = max(slots, extra.get("state_slot_count", 0.0))
+
+
 def add_bytes(values: dict[str, float], gib_per_gpu: float | None, accelerators: float | None) -> None:
     if accelerators:
         values["accelerator_count"] = accelerators

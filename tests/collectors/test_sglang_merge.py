@@ -204,3 +204,17 @@ def test_the_role_is_whoever_is_sure(understand):
     assert understand({"/v1/loads": json.dumps(core), "/metrics": label}).pools[0].role is Role.PREFILL
     assert understand({"/v1/loads": json.dumps(core)}).pools[0].role is Role.UNKNOWN
     assert understand({"/v1/loads": loads((0, 1), mode="decode"), "/metrics": label}).pools[0].role is Role.DECODE
+
+
+def test_missing_state_slots_are_seen_against_the_configured_number(understand):
+    """Used, cached and free slots are summed only where the server does not say how many there are."""
+    body = metrics(
+        *(
+            f'mamba_{part}_tokens{{engine_type="unified"}} {n}'
+            for part, n in (("used", 0), ("evictable", 138), ("available", 315))
+        ),
+        'kv_used_tokens{engine_type="unified"} 1',
+    )
+    assert understand({"/metrics": body}).pools[0].state_slot_count == 453
+    info = json.dumps({"model_path": "m", "tp_size": 1, "max_mamba_cache_size": 454})
+    assert understand({"/metrics": body, "/server_info": info}).pools[0].state_slot_count == 454

@@ -141,6 +141,69 @@ def test_a_prefill_pool_with_progress_or_without_evidence_keeps_serving(changed)
     assert "handshake-not-completing" not in codes(pool.findings)
 
 
+STUCK_DECODE = {
+    "usable_tokens": 1000.0,
+    "used_tokens": 0.0,
+    "running_count": 0.0,
+    "queue_prealloc_count": lambda i: 20.0 + 4 * i,
+    "queue_transfer_count": 0.0,
+    "queue_main_count": 0.0,
+}
+
+
+def test_a_decode_pool_that_never_shakes_hands_is_not_serving():
+    """An empty decode pool whose prealloc queue only grows looks like the best target and is none."""
+    (pool,) = judge_fleet([past("d", Role.DECODE, **STUCK_DECODE)], 1005.0).pools
+    assert not pool.is_serving
+    assert "handshake-not-completing" in codes(pool.findings)
+    for changed in (
+        {"running_count": 3.0},
+        {"used_tokens": 500.0},
+        {"queue_transfer_count": 30.0},
+        {"queue_prealloc_count": 20.0},
+    ):
+        (pool,) = judge_fleet([past("d", Role.DECODE, **{**STUCK_DECODE, **changed})], 1005.0).pools
+        assert pool.is_serving, changed
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"window_usage_ratio": 0.99}, "window-pool-binds"),
+        ({"max_running_count": 2.0}, "slots-bind"),
+        ({"state_slot_count": 8.0, "state_free_count": 0.0, "state_prefix_count": 0.0}, "slots-bind"),
+    ],
+)
+def test_what_holds_requests_back_is_named(columns, code):
+    """With ample KV and a queue, the pool or cap that is full is named; without a queue or with KV full it is not."""
+    busy = {"usable_tokens": 1000.0, "used_tokens": 100.0, "running_count": 2.0, "waiting_count": 5.0, **columns}
+    assert code in codes(judge_fleet([past("w", **busy)], 1005.0).pools[0].findings)
+    for innocent in ({"waiting_count": 0.0}, {"used_tokens": 990.0}):
+        assert code not in codes(judge_fleet([past("w", **{**busy, **innocent})], 1005.0).pools[0].findings), innocent
+
+
+def test_state_slots_that_nobody_holds_are_missing():
+    """315 free and 138 cached of 454 with nothing running: one slot is missing; all accounted for: none."""
+
+    def found(free):
+        idle = past(
+            "w",
+            usable_tokens=1000.0,
+            used_tokens=0.0,
+            running_count=0.0,
+            waiting_count=0.0,
+            state_slot_count=454.0,
+            state_used_count=0.0,
+            state_prefix_count=138.0,
+            state_free_count=free,
+        )
+        return [f for f in judge_fleet([idle], 1005.0).pools[0].findings if f.code == "state-slots-missing"]
+
+    assert found(316.0) == []
+    (missing,) = found(315.0)
+    assert missing.text.startswith("1 of 454")
+
+
 def test_full_decode_pools_excuse_prefill():
     """When every decode pool is full, the queue is decode's: prefill serves, a fleet finding says what holds it."""
     fleet = judge_fleet([past("p", Role.PREFILL, **STUCK), past("d", Role.DECODE, **FULL_DECODE)], 1005.0)
