@@ -305,12 +305,11 @@ def _explained(
     at_s: float,
 ) -> Decision:
     prepared, chosen = run.prepared, pick.chosen
-    others = [
-        each
-        for each in pick.ranking
-        if chosen is None or (each.prefill, each.decode) != (chosen.prefill, chosen.decode)
-    ]
-    runner_up = others[0] if chosen is not None and others else None
+    taken = None if chosen is None else (chosen.prefill, chosen.decode)
+    others = [each for each in pick.ranking if taken is not None and (each.prefill, each.decode) != taken]
+    runner_up = others[0] if others else None
+    if runner_up is None and taken is not None and pick.table is not None:
+        runner_up = pick.table.best_refused(taken)
     room, arrays = prepared.room, prepared.arrays
     refused = {each.pool for each in rejections if each.filter not in ("no-room", "too-large")}
     generates = (arrays.role != PREFILL) & ~np.array([name in refused for name in arrays.ids], dtype=bool)

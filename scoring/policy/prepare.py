@@ -112,7 +112,8 @@ class Prepared:
 
     def notes_of(self, index: int) -> tuple[str, ...]:
         """Return every estimate and fallback one pool rests on."""
-        return self.arrays.notes_of(index) + tuple(text for mask, text in self.notes if mask[index])
+        found = self.arrays.notes_of(index) + tuple(text for mask, text in self.notes if mask[index])
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(slots=True)
