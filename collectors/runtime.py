@@ -131,6 +131,23 @@ class Runtime:
             self._collector = Collector(self.settings, self._offer, transport=self._transport)
             self._collector.start()
 
+    def _consider_child(self, target_count: int) -> None:
+        """Move polling to a child process when lists have made the fleet larger than the fleet file said."""
+        poll = self.settings.poll
+        is_wanted = poll.process is ProcessMode.AUTO and target_count > poll.child_above_workers
+        if is_wanted and self._collector is not None and self._transport is None:
+            # Not in the writer thread: stopping waits for a cycle that may wait for the writer.
+            threading.Thread(target=self._move_to_child, name="kvscope-move", daemon=True).start()
+
+    def _move_to_child(self) -> None:
+        with self._lifecycle:
+            if not self.is_running or self._collector is None:
+                return
+            self._collector.stop()
+            self._collector = None
+            self._child = ChildCollector(self.settings, self._offer)
+            self._child.start()
+
     def stop(self, timeout_s: float = 15.0) -> None:
         """Stop polling, store what was polled, close the store, join every thread; a second call does nothing."""
         with self._lifecycle:
@@ -178,6 +195,7 @@ class Runtime:
         workers: tuple[WorkerRecord, ...] = ()
         if report.targets is not None:
             self._book.set_targets(report.targets)
+            self._consider_child(len(report.targets))
             workers = tuple(
                 WorkerRecord(worker_id=target.worker_id, url=target.url, labels=target.labels)
                 for target in report.targets

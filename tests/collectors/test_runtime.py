@@ -345,6 +345,27 @@ def test_workers_that_a_list_names_are_polled_while_running(fleet: FakeFleet, tm
         runtime.stop()
 
 
+def test_a_fleet_that_lists_make_large_moves_to_a_child_process(fleet: FakeFleet, tmp_path: Path) -> None:
+    """Beyond the limit polling moves out of this process once, and every worker goes on being polled."""
+    listing = tmp_path / "targets.json"
+    hosts = [fleet.add(f"w{i}").removeprefix("http://") for i in range(3)]
+    listing.write_text(json.dumps([{"targets": hosts}]))
+    settings = settings_for(
+        tmp_path, {}, discovery={"file_sd": [listing], "refresh_s": 1.0}, poll={"child_above_workers": 2}
+    )
+    runtime = start_runtime(settings)
+    try:
+        assert runtime.collector_pid == os.getpid()
+        until(lambda: runtime.collector_pid not in (None, os.getpid()))
+        asked = dict(fleet.asked)
+        until(lambda: all(fleet.asked[f"w{i}"] >= asked.get(f"w{i}", 0) + 3 for i in range(3)))
+        assert runtime.cycle_stats().is_child
+        assert runtime.cycle_stats().restart_count == 0
+        assert not [thread.name for thread in threading.enumerate() if thread.name == "kvscope-collector"]
+    finally:
+        runtime.stop()
+
+
 def test_a_held_store_is_one_sentence_and_leaves_nothing_running(tmp_path: Path) -> None:
     """While another process owns the file the start fails with its PID; afterwards it succeeds."""
     settings = settings_for(tmp_path, {})
