@@ -148,7 +148,9 @@ def key_figures(fleet: FleetSnapshot) -> None:
 
 
 def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:
-    """Draw what was noticed about the fleet and about these pools."""
+    """Draw which of these pools cannot be scored and why, and what was noticed about the fleet and about them."""
+    for line in filters.not_scored(pools, context.say()):
+        st.error(line)
     widgets.findings(
         [("", finding) for finding in fleet.findings]
         + [(pool.pool_id, finding) for pool in pools for finding in pool.findings]

@@ -2,8 +2,8 @@
 The Fleet page's bars: one row a pool, the composition stacked in the order of `terms.STACK`.
 
 What is not known is drawn hollow and worded; estimates are hatched, what no word covers is cross-hatched; a pool whose
-figures are old is drawn faint with its age beside the name. The mark on a bar is committed; the line that leads to it
-is what is reserved.
+figures are old is drawn faint with its age beside the name. The mark on a bar is committed; the thin bar that ends
+there is what is reserved.
 """
 
 from collections.abc import Sequence
@@ -121,7 +121,12 @@ def bars(pools: Sequence[PoolSnapshot], unit: str, t: Say, language: str, title:
     longest = max((row.usable for row in rows if row.usable is not None), default=1.0) or 1.0
     data: list[dict[str, Any]] = [_part(word, rows, unit, t, language) for word in STACK]
     data = [trace for trace in data if any(trace["x"])]
-    data += [trace for trace in (_hollow(rows, longest, t), _queued(rows, longest, unit, t, language)) if trace]
+    apart = (
+        _hollow(rows, longest, t),
+        _reserved(rows, unit, t, language),
+        _queued(rows, longest, unit, t, language),
+    )
+    data += [trace for trace in apart if trace]
     data += [_committed(rows, unit, t, language), _rows_at_right(rows)]
     height = _row_height(len(rows)) * len(rows) + 74
     figure = {"data": data, "layout": _layout(rows, longest, unit, height, t)}
@@ -155,6 +160,11 @@ def _hover(pool: PoolSnapshot, word: str, value: float, figure: Figure, unit: st
         parts.append(t("fleet.between", low=low, high=high))
     parts.append(f"{t('common.data_age', age=number.age(pool.age_s))} · {t(f'common.state_{pool.state.value}')}")
     return "<br>".join(parts)
+
+
+def _hover_of(word: str, row: _Row, value: float | None, unit: str, t: Say, language: str) -> str:
+    figure: Figure = getattr(row.pool.composition, f"{word}_tokens")
+    return "" if value is None else _hover(row.pool, word, value, figure, unit, t, language)
 
 
 def _part(word: str, rows: Sequence[_Row], unit: str, t: Say, language: str) -> dict[str, Any]:
@@ -235,26 +245,38 @@ def _queued(rows: Sequence[_Row], longest: float, unit: str, t: Say, language: s
         "y": list(range(len(rows))),
         "width": 0.18,
         "offset": -0.09,
-        "customdata": [
-            [
-                row.pool.pool_id,
-                _hover(row.pool, "queued", row.queued, row.pool.composition.queued_tokens, unit, t, language)
-                if row.queued is not None
-                else "",
-            ]
-            for row in rows
-        ],
+        "customdata": [[row.pool.pool_id, _hover_of("queued", row, row.queued, unit, t, language)] for row in rows],
         "hovertemplate": "%{customdata[1]}<extra></extra>",
         "marker": {"color": "@queued", "opacity": [_opacity(row.pool) for row in rows]},
     }
 
 
+def _reserved(rows: Sequence[_Row], unit: str, t: Say, language: str) -> dict[str, Any] | None:
+    """Return thin bars that end at committed: promised and not yet allocated, a claim on what lies under them."""
+    if not any(row.reserved for row in rows):
+        return None
+    lengths = [(row.reserved or 0.0) if row.committed is not None else 0.0 for row in rows]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": label("reserved", language),
+        "x": lengths,
+        "base": [(row.committed or 0.0) - length for row, length in zip(rows, lengths, strict=True)],
+        "y": list(range(len(rows))),
+        "width": 0.26,
+        "offset": -0.13,
+        "customdata": [[row.pool.pool_id, _hover_of("reserved", row, row.reserved, unit, t, language)] for row in rows],
+        "hovertemplate": "%{customdata[1]}<extra></extra>",
+        "marker": {"color": "@reserved", "opacity": [_opacity(row.pool) for row in rows]},
+    }
+
+
 def _committed(rows: Sequence[_Row], unit: str, t: Say, language: str) -> dict[str, Any]:
-    """Return the mark at committed and the line of what is reserved that leads to it."""
+    """Return the marks at committed."""
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": f"{label('committed', language)} ({t('fleet.line_is_reserved')})",
+        "name": label("committed", language),
         "x": [row.committed for row in rows],
         "y": list(range(len(rows))),
         "customdata": [
@@ -269,16 +291,8 @@ def _committed(rows: Sequence[_Row], unit: str, t: Say, language: str) -> dict[s
             "symbol": "line-ns-open",
             "size": _row_height(len(rows)) * 0.78,
             "color": "@committed",
+            "opacity": [_opacity(row.pool) for row in rows],
             "line": {"width": 2.4, "color": "@committed"},
-        },
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [0.0] * len(rows),
-            "arrayminus": [row.reserved or 0.0 for row in rows],
-            "color": "@reserved",
-            "thickness": 3,
-            "width": 0,
         },
     }
 
@@ -330,6 +344,8 @@ def _layout(rows: Sequence[_Row], longest: float, unit: str, height: int, t: Say
         "range": span,
         "showgrid": False,
         "zeroline": False,
+        "showline": False,
+        "ticks": "",
     }
     return theme.layout(
         height=height,

@@ -2,13 +2,15 @@
 Which pools the Fleet page shows, in which order, and what must be said beside them.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from pages.figures import number
-from pages.figures.fleet import MOST_ROWS, committed_ratio, convert
+from pages.figures.fleet import MOST_ROWS, committed_ratio, convert, part_figures
+from pages.figures.terms import STATES
 from pages.texts import Say
-from scoring.model import PoolSnapshot
+from scoring.model import PoolSnapshot, Provenance
 
 ORDERS: Final = ("name", "committed", "waiting")
 
@@ -67,6 +69,45 @@ def notes(pools: Sequence[PoolSnapshot], unit: str, t: Say) -> list[str]:
         said.append(
             t("fleet.conversion_missing", count=len(missing), total=len(pools), unit=unit_name, pools=names + more)
         )
+    parts = [part_figures(pool) for pool in pools[:MOST_ROWS]]
+    looks = {
+        "note_hatched": any(f.provenance is Provenance.ESTIMATED for told in parts for f in told.values()),
+        "note_crossed": any("unattributed" in told for told in parts),
+        "note_hollow": any(pool.composition.usable_tokens.value is None for pool in pools),
+        "note_faint": any(not pool.state.is_scored for pool in pools),
+    }
+    legend = " ".join(t(f"fleet.{key}") for key, is_seen in looks.items() if is_seen)
+    if legend:
+        said.append(legend)
     if len(pools) > MOST_ROWS:
         said.append(t("fleet.left_out", shown=MOST_ROWS, count=len(pools)))
     return said
+
+
+def not_scored(pools: Sequence[PoolSnapshot], t: Say) -> list[str]:
+    """Return one sentence for each state and reason that keeps pools out of every score, safe for Markdown."""
+    groups: dict[tuple[str, str], list[PoolSnapshot]] = {}
+    for pool in sorted(pools, key=lambda item: item.pool_id):
+        if not pool.state.is_scored:
+            groups.setdefault((pool.state.value, _without_age(pool.state_reason)), []).append(pool)
+    said = []
+    for (state, reason), members in sorted(groups.items()):
+        names = ", ".join(number.markdown(pool.pool_id, 40) for pool in members[:8])
+        more = f" +{len(members) - 8}" if len(members) > 8 else ""
+        ages = [pool.age_s for pool in members if pool.age_s is not None]
+        said.append(
+            t(
+                "fleet.not_scored",
+                sign=STATES[state][0],
+                state=t(f"common.state_{state}"),
+                age=number.age(max(ages, default=None), absent=t("common.unknown")),
+                pools=names + more,
+                reason=number.markdown(reason),
+            )
+        )
+    return said
+
+
+def _without_age(reason: str) -> str:
+    """Return a reason without the numbers that differ from pool to pool, so that equal causes stand together."""
+    return re.sub(r"\d+(\.\d+)? s ago", "", reason).strip()

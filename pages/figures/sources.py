@@ -11,7 +11,7 @@ from pages.figures.terms import STATES
 from pages.texts import Say
 from scoring.freshness import clock_offset_s
 from scoring.model import Finding, PoolHistory, PoolSnapshot, Provenance, RouterWorker, SourceState
-from scoring.router_view import router_divergence, router_rows
+from scoring.router_view import RouterRow, router_divergence, router_rows
 
 DEFINED: Final = ("sglang", "vllm", "trtllm", "dynamo", "router")
 """Families of engines whose definitions the catalogue tells (`sources.says_<family>`)."""
@@ -146,6 +146,8 @@ def router_table(
 ) -> dict[str, list[Any]]:
     """Return the router's view beside the engines', worker by worker."""
     beside = router_rows(rows, pools, urls)
+    order = sorted(range(len(rows)), key=lambda place: _row_order(beside[place]))
+    beside, rows = tuple(beside[i] for i in order), [rows[i] for i in order]
     health = {True: t("sources.healthy"), False: t("sources.unhealthy"), None: t("common.unknown")}
     return {
         "worker": [row.worker_id or row.url for row in beside],
@@ -157,6 +159,10 @@ def router_table(
         "router_tokens": [row.router_tokens for row in beside],
         "engine_tokens": [row.engine_tokens for row in beside],
     }
+
+
+def _row_order(row: RouterRow) -> tuple[str, int]:
+    return row.worker_id or row.url, -1 if row.dp_rank is None else row.dp_rank
 
 
 def divergence(

@@ -81,7 +81,17 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "row_numbers": ("{committed} · {running} run · {waiting} wait", "{committed} · 运行 {running} · 等待 {waiting}"),
     "row_head": ("committed · running · waiting", "已承诺 · 运行 · 等待"),
-    "line_is_reserved": ("line before it: reserved", "其前的线：已预留"),
+    "note_hatched": (
+        "Hatched: estimated, or the part that is certain where only bounds are known.",
+        "斜纹：估计值，或仅知范围时可以确定的部分。",
+    ),
+    "note_crossed": (
+        "Cross-hatched: held, and the engine does not say by what.",
+        "交叉纹：被占用，但引擎未说明由谁占用。",
+    ),
+    "note_hollow": ("Hollow: unknown.", "空心：未知。"),
+    "note_faint": ("Faint: old, the last that was seen.", "变淡：陈旧，最后一次观测到的内容。"),
+    "not_scored": ("{sign} **{state}** for {age}: {pools}. {reason}", "{sign} **{state}** 已 {age}：{pools}。{reason}"),
     "between": ("between {low} and {high}", "介于 {low} 与 {high} 之间"),
     "rest_unknown": (
         "the source does not say what this part holds",

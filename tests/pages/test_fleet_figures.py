@@ -18,9 +18,9 @@ def _drawn(pools, unit="tokens"):
     return json.loads(fleet.bars(pools, unit, T, "en", "Decode"))["figure"]
 
 
-def _bars(figure, *, queued=False):
-    names = {"queued"} if queued else set()
-    return [trace for trace in figure["data"] if trace["type"] == "bar" and (trace["name"] == "queued") == bool(names)]
+def _bars(figure):
+    # Reserved and queued are claims drawn over and behind the bar, no part of it.
+    return [trace for trace in figure["data"] if trace["type"] == "bar" and "base" not in trace]
 
 
 @pytest.mark.parametrize("unit", fleet.UNITS)
@@ -207,3 +207,23 @@ def test_committed_unknown_has_no_mark(make_pool) -> None:
     )
     marks = next(trace for trace in _drawn([item])["data"] if trace["name"].startswith("committed"))
     assert marks["x"] == [None]
+
+
+def test_reserved_ends_at_committed_and_begins_at_what_is_held(fleet_of_demo) -> None:
+    """committed = held + reserved: the thin bar spans exactly the difference."""
+    pools = [item for item in fleet_of_demo.pools if item.role is Role.DECODE]
+    reserved = next(trace for trace in _drawn(pools)["data"] if trace["name"] == "reserved")
+    for place, item in enumerate(pools):
+        used = item.composition.used_tokens.value
+        assert reserved["base"][place] == pytest.approx(used)
+        assert reserved["base"][place] + reserved["x"][place] == pytest.approx(item.composition.committed_tokens.value)
+
+
+def test_pools_that_are_not_scored_are_named_with_their_reason(fleet_of_demo, make_pool) -> None:
+    """Every pool out of the score is in exactly one sentence; a fresh fleet has none; names and reasons stay text."""
+    pools = [*fleet_of_demo.pools, make_pool(HOSTILE, state=SourceState.DOWN, reason=HOSTILE, age_s=None)]
+    said = fleet_filter.not_scored(pools, T)
+    assert len(said) == 2
+    assert any("d4/1" in line and "42 s" in line for line in said)
+    assert not any("](http" in line for line in said)
+    assert fleet_filter.not_scored([item for item in pools if item.state.is_scored], T) == []

@@ -95,7 +95,7 @@ def test_the_fleet_page_draws_what_the_workers_said(demo) -> None:
     app = _open()
     drawn = {}
     for figure in _figures(app):
-        bars = [trace for trace in figure["data"] if trace["type"] == "bar" and trace["name"] != "queued"]
+        bars = [trace for trace in figure["data"] if trace["type"] == "bar" and "base" not in trace]
         for place, (pool_id, _) in enumerate(bars[0]["customdata"]):
             drawn[pool_id] = sum(trace["x"][place] for trace in bars)
     assert set(drawn) == {pool.pool_id for pool in pools}

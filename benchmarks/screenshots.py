@@ -1,0 +1,143 @@
+"""
+Draws the pictures of docs/img again: each page in both themes on a running demo, and a real cluster's recording.
+
+`python -m benchmarks.screenshots [NAME ...] [--out FOLDER]` starts `kvscope demo --serve` itself, waits for a few
+minutes' worth of figures, drives Chromium, and stops everything. Needs Chromium and Playwright.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDING = ROOT / "examples" / "recordings" / "sglang_2p2d.jsonl.gz"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+WIDTH = 1440
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: file name, what the demo plays, path, how tall (0: the whole page), seconds to wait first."""
+
+    name: str
+    demo: tuple[str, ...]
+    path: str
+    height: int = 900
+    warm_s: float = 75.0
+
+
+_RUSH = ("--scenario", "rush", "--seed", "7")
+_FULL = ("--scenario", "saturation", "--seed", "7")
+_LOSS = ("--scenario", "node-loss", "--seed", "7")
+_REAL = ("--recording", str(RECORDING), "--at-end", "stay")
+
+PICTURES = (
+    Picture("fleet", _RUSH, "/", 1240),
+    Picture("fleet-share-zh", _FULL, "/?unit=share&order=committed&lang=zh", 900),
+    Picture("worker", _FULL, "/worker?pool=decode-2/0&range=5m", 1500),
+    Picture("sources", _FULL, "/sources", 0),
+    Picture("what-if", _FULL, "/what_if", 1400),
+    Picture("fleet-node-lost", _LOSS, "/?role=decode&unit=bytes", 820, warm_s=40.0),
+    Picture("fleet-real-2p2d", _REAL, "/", 0, warm_s=45.0),
+)
+"""Pictures of one demo follow each other, so that it starts once."""
+
+
+@contextmanager
+def served(arguments: Sequence[str]) -> Iterator[str]:
+    """Run a demo with its dashboard on a free port and give its base URL."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="kvscope-shots-") as folder:
+        command = [sys.executable, str(ROOT / "cli.py"), "demo", "--serve", "--port", str(port)]
+        command += ["--fleet-file", f"{folder}/fleet.toml", *arguments]
+        with (Path(folder) / "log.txt").open("wb") as log:
+            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _wait(f"{url}/_stcore/health", server, Path(folder) / "log.txt")
+            yield url
+        finally:
+            server.send_signal(signal.SIGTERM)
+            try:
+                server.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait(timeout=5)
+
+
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise SystemExit(f"the demo ended: {log.read_text()[-1000:]}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.3)
+    raise SystemExit("the dashboard did not come up in 90 s")
+
+
+def shoot(browser: Any, base: str, picture: Picture, theme: str, folder: Path) -> Path:
+    """Draw one picture in one theme."""
+    page = browser.new_page(viewport={"width": WIDTH, "height": picture.height or 1000}, color_scheme=theme)
+    page.goto(f"{base}{picture.path}")
+    page.wait_for_selector("h1")
+    if "sources" not in picture.path:
+        page.wait_for_selector(".kv-plot[data-ticks]", timeout=40_000)
+    page.wait_for_timeout(5000)
+    if not picture.height:
+        height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+        page.set_viewport_size({"width": WIDTH, "height": min(int(height) + 10, 2600)})
+        page.wait_for_timeout(2500)
+    path = folder / f"{picture.name}-{theme}.png"
+    page.screenshot(path=path)
+    page.close()
+    return path
+
+
+def main() -> int:
+    """Draw what is asked for, or everything; status 1 without a browser."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.screenshots", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(p.name for p in PICTURES)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "img")
+    parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=["light", "dark"])
+    args = parser.parse_args()
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium on this machine: apt-get install chromium", file=sys.stderr)
+        return 1
+    from playwright.sync_api import sync_playwright
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    wanted = [picture for picture in PICTURES if not args.names or picture.name in args.names]
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        for demo in dict.fromkeys(picture.demo for picture in wanted):
+            mine = [picture for picture in wanted if picture.demo == demo]
+            with served(demo) as base:
+                time.sleep(max(picture.warm_s for picture in mine))
+                for picture in mine:
+                    for theme in args.themes:
+                        path = shoot(browser, base, picture, theme, args.out)
+                        print(f"{path} {path.stat().st_size / 1e3:.0f} kB")
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
