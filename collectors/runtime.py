@@ -22,20 +22,20 @@ from collectors.collector import CYCLE_JOB, Collector, CycleReport
 from collectors.discovery import ListReport
 from collectors.errors import StoreError
 from collectors.judging import judge_settings, links_of
-from collectors.recent import NO_COLUMNS, NO_SAMPLES, RecentPool, samples_that_fit
+from collectors.recent_book import RecentBook
 from collectors.runtime_stats import RuntimeStats, StatsBook
 from collectors.settings import ProcessMode, Settings
 from collectors.sources import SourceBook, SourceView
 from collectors.store import CycleBatch, ExportRequest, Retention, Store, WorkerRecord, open_store
 from scoring.leases import LeaseLedger
-from scoring.model import FleetSnapshot, FloatArray, PoolHistory, PoolReading, RouterWorker
+from scoring.model import FleetSnapshot, FloatArray, PoolHistory, RouterWorker
 from scoring.snapshot import judge_fleet
 
 CycleHook = Callable[[FleetSnapshot], None]
 
 _WAITING_CYCLES: Final = 16
 """Cycles that may wait for the store; more, and polling slows down instead of losing them."""
-_FORGET_POOL_S: Final = 3600.0
+_FORGET_EVERY_CYCLES: Final = 60
 _PAST_KEPT: Final = 8
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Runtime:
         self._stats = StatsBook(settings.poll.interval_s)
         self._lists: tuple[ListReport, ...] = ()
         self._routers: dict[str, tuple[float, tuple[RouterWorker, ...]]] = {}
-        self._recent: dict[tuple[str, int], RecentPool] = {}
+        self._recent = RecentBook(settings, self._book, clock)
         self._hooks: list[CycleHook] = []
         self._generation = 0
         self._judging = threading.Lock()
@@ -203,7 +203,9 @@ class Runtime:
         if report.lists is not None:
             self._lists = report.lists
         self._book.take(result.polls, result.details, result.skipped)
-        self._remember(result.readings)
+        self._recent.take(result.readings)
+        if self._generation % _FORGET_EVERY_CYCLES == 0:
+            self._recent.forget()
         for router in {name for name, _ in result.router_workers}:
             rows = tuple(row for name, row in result.router_workers if name == router)
             self._routers[router] = (result.cycle_at_s, rows)
@@ -231,29 +233,6 @@ class Runtime:
         self._stats.cycle(report, self._waiting.qsize())
         if self._hooks:
             self._call_hooks()
-
-    def _remember(self, readings: Sequence[PoolReading]) -> None:
-        view = self.settings.view
-        for reading in readings:
-            key = (reading.worker_id, reading.dp_rank)
-            pool = self._recent.get(key)
-            if pool is None:
-                wanted = round(view.history_s / self.settings.poll.interval_s)
-                count = max(len(self._recent) + 1, len(readings))
-                pool = RecentPool(samples_that_fit(wanted, count, view.history_max_bytes))
-                self._recent[key] = pool
-            pool.append(reading)
-        if self._generation % 60 == 0:
-            self._forget_pools()
-
-    def _forget_pools(self) -> None:
-        limit_s = self._clock() - _FORGET_POOL_S
-        kept = {}
-        for key, pool in self._recent.items():
-            view = pool.view()
-            if self._book.target(key[0]) is not None and view is not None and view.last.received_at_s > limit_s:
-                kept[key] = pool
-        self._recent = kept
 
     def _call_hooks(self) -> None:
         try:
@@ -298,38 +277,7 @@ class Runtime:
 
         A worker that never gave a pool and is no router has one history without samples, so that it is not overlooked.
         """
-        found = []
-        for (worker_id, _), pool in list(self._recent.items()):
-            view = pool.view()
-            target = self._book.target(worker_id)
-            if view is None or target is None:
-                continue
-            polled_at_s, state, reason = self._book.poll_state(worker_id)
-            found.append(
-                PoolHistory(
-                    last=view.last,
-                    at_s=view.at_s,
-                    columns=view.columns,
-                    polled_at_s=polled_at_s,
-                    poll_state=state,
-                    poll_detail=reason,
-                    labels=target.labels,
-                )
-            )
-        for target in self._book.without_pools():
-            polled_at_s, state, reason = self._book.poll_state(target.worker_id)
-            found.append(
-                PoolHistory(
-                    last=PoolReading(worker_id=target.worker_id, role=target.role),
-                    at_s=NO_SAMPLES,
-                    columns=NO_COLUMNS,
-                    polled_at_s=polled_at_s,
-                    poll_state=state,
-                    poll_detail=reason,
-                    labels=target.labels,
-                )
-            )
-        return sorted(found, key=lambda history: (history.last.worker_id, history.last.dp_rank))
+        return self._recent.histories()
 
     def snapshot(self, at_s: float | None = None) -> FleetSnapshot:
         """
@@ -405,7 +353,7 @@ class Runtime:
             is_child=child is not None,
             store_bytes=store.size_bytes() if store is not None else None,
             maintenance_problem=store.maintenance_problem if store is not None else None,
-            recent_bytes=sum(pool.held_bytes for pool in list(self._recent.values())),
+            recent_bytes=self._recent.held_bytes,
         )
 
     def export_bytes(self, request: ExportRequest) -> bytes:
