@@ -5,6 +5,7 @@ Read next: `wire` (what `/v1/loads` answers), `recording` and `worker` (who answ
 """
 
 import errno
+import gzip
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -36,6 +37,15 @@ def text_response(body: bytes) -> web.Response:
 async def _sign(_request: web.Request, response: web.StreamResponse) -> None:
     # The server library a real worker runs in.
     response.headers["Server"] = "uvicorn"
+
+
+def metrics_response(request: web.Request, body: bytes) -> web.Response:
+    """Return an exposition as the Prometheus client's own server does: compressed for whoever takes gzip."""
+    response = text_response(body)
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.body = gzip.compress(body, compresslevel=1, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+    return response
 
 
 @web.middleware

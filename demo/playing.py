@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from demo.hosting import Site, application, json_response, loads_response, text_response
+from demo.hosting import Site, application, json_response, loads_response, metrics_response
 from demo.recording import Playback, Recording
 
 NAMED_ROLES: Final = ("prefill", "decode")
@@ -116,7 +116,7 @@ class RecordedFleet:
             # Before its first recorded answer a path is one that has not started yet.
             return web.Response(status=503)
         if entry.text is not None:
-            return text_response(self.playback.exposition(entry, now_s).encode())
+            return metrics_response(request, self.playback.exposition(entry, now_s).encode())
         body: Any = self.playback.body(entry, now_s)
         if path == "/v1/loads":
             rows = body.pop("loads", [])

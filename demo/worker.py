@@ -14,7 +14,7 @@ from aiohttp import web
 
 from demo import wire
 from demo.exposition import WorkerFacts, to_text
-from demo.hosting import Site, application, json_response, loads_response, text_response
+from demo.hosting import Site, application, json_response, loads_response, metrics_response
 from demo.rows import to_row
 from demo.state import RankFacts, RankState, RankTimings, WorkerTimings
 
@@ -228,8 +228,8 @@ class Worker:
     async def _loads(self, request: web.Request) -> web.Response:
         return loads_response(request, self.head, self.rows)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return text_response(self.metrics())
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return metrics_response(request, self.metrics())
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()

@@ -171,6 +171,11 @@ def test_a_worker_answers_as_a_server_of_its_role(shared: Path) -> None:
             kv_bytes = body["loads"][0]["memory"]["kv_cache_gb"] * 2**30 * body["num_accelerators"]
             assert kv_bytes / server["max_total_num_tokens"] == pytest.approx(262144, rel=0.01)
             assert (await client.get(f"{url}/health")).content == b""
+            plain = await client.get(f"{url}/metrics", headers={"Accept-Encoding": "identity"})
+            packed = await client.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip"})
+            assert ("content-encoding" in plain.headers, packed.headers["content-encoding"]) == (False, "gzip")
+            assert plain.text.splitlines()[:3] == packed.text.splitlines()[:3]
+            assert int(packed.headers["content-length"]) < len(plain.content) / 4
             assert (await client.get(f"{url}/v1/loads?include=bogus")).status_code == 500
             assert (await client.get(f"{url}/v1/loads?dp_rank=x")).status_code == 422
             assert (await client.get(f"{url}/v1/loads?dp_rank=9")).json()["loads"] == []
