@@ -347,6 +347,11 @@ def note_token(s: State, p: int, r: int, t: float) -> None:
     s.rf[r, F_LAST] = t
 
 
+def waits_for_room(s: State, p: int) -> bool:
+    """Say whether a request waits in the pool for blocks."""
+    return s.q[p, Q_MAIN, Q_COUNT] + s.q[p, Q_PREALLOC, Q_COUNT] + s.q[p, Q_RETRACTED, Q_COUNT] > 0
+
+
 def deliver(s: State, r: int, t: float) -> None:
     """All KV has arrived: prefill lets go, the first token can be seen, the request waits to join the batch."""
     p = s.ri[r, R_P]
@@ -357,11 +362,11 @@ def deliver(s: State, r: int, t: float) -> None:
     clear_flight(s, p, r, 0)
     count_out(s, p, Q_INFLIGHT, target)
     release(s, p, r, 0, target, 0)
-    if s.q[p, Q_MAIN, Q_COUNT] + s.q[p, Q_PREALLOC, Q_COUNT] + s.q[p, Q_RETRACTED, Q_COUNT] > 0:
+    if waits_for_room(s, p):
         wake(s, p, t)
     clear_flight(s, d, r, 1)
     count_out(s, d, Q_TRANSFER, target)
-    given_back = publish(s, d, r, 1)
+    publish(s, d, r, 1)
     s.rf[r, F_TRANSFER_END] = t
     for pool in (p, d):
         s.pi[pool, C_TRANSFERS] += 1
@@ -369,7 +374,8 @@ def deliver(s: State, r: int, t: float) -> None:
     note_token(s, d, r, t)
     s.ri[r, R_STAGE] = S_ARRIVED
     push_back(s, d, Q_ARRIVED, r, target)
-    if given_back > 0 or s.pi[d, P_NB] + s.pi[d, P_NW] < s.pi[d, P_MAX_RUNNING]:
+    # What has just been published may be the prefix, or the room, that a waiting request lacks.
+    if waits_for_room(s, d) or s.pi[d, P_NB] + s.pi[d, P_NW] < s.pi[d, P_MAX_RUNNING]:
         wake(s, d, t)
     next_credit(s, d, t)
 

@@ -22,7 +22,7 @@ def _whole(values: object, name: str) -> IntArray:
     whole = array.astype(np.int64)
     if array.size and not np.array_equal(whole, array):
         row = int(np.flatnonzero(whole != array)[0])
-        raise ValueError(f"{name}[{row}] is {array[row]!r}: must be a whole number")
+        raise ValueError(f"{name}[{row}] is {array[row]}: must be a whole number")
     return whole
 
 
