@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDING = ROOT / "examples" / "recordings" / "sglang_2p2d.jsonl.gz"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
@@ -107,6 +109,8 @@ def shoot(browser: Any, base: str, picture: Picture, theme: str, folder: Path) -
     path = folder / f"{picture.name}-{theme}.png"
     page.screenshot(path=path)
     page.close()
+    # A page has few hues: a palette of 128 keeps the pictures of the repository small.
+    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
     return path
 
 
