@@ -1,0 +1,314 @@
+"""
+The saturation alarm of one pool: how likely it runs out of room soon, and whether somebody should be told.
+
+Two views of the same past. The walk (`risk`) takes what is left as a drifted Brownian motion: probabilities of touching
+empty and of eating into the reserve, and the time until then, with an interval; it needs nothing but a gauge. The
+forecast reads what the walk cannot know: sequences already admitted grow for as long as they run, so many young
+ones in a half empty pool are worse than few old ones in a full one. Its coefficients are fitted on simulated runs
+(docs/backtest.md has the command that fits and the one that judges them on held-out seeds).
+
+Pure: `step_alarm` takes the state before and gives the state after. Read next: `chain`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from scoring.chain_flows import Flows
+from scoring.model import FloatArray, PoolHistory
+from scoring.risk import Exhaustion, exhaustion, fit_walk, high_water_mark, high_water_s, passage_probability
+
+PROMISE_TOKENS: Final = 512.0
+"""Unit in which sequences are set against capacity: what SGLang keeps back for each admitted one (engine default)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmSettings:
+    """
+    Knobs of risk and alarm.
+
+    Attributes:
+        horizon_s: How far the walk looks ahead.
+        half_life_s: Age at which a step of the walk weighs half.
+        on_probability: The alarm goes on at this probability of the forecast ...
+        on_dwell_s: ... once it has held for so long.
+        off_probability: It goes off below this ...
+        off_dwell_s: ... once that has held for so long.
+        walk_on_probability: The same where only the walk can be told (no counters); stricter, since it knows less.
+        walk_off_probability: The same.
+        high_water_quantile: The pool's own high-water mark: this quantile of its known past.
+        high_water_long_s: Time above it that counts as long.
+        fast_fill_s: Growth is fast when net growth alone would fill what is left within so long.
+        little_reclaimable_s: Reclaimable is little when growth would eat the evictable prefix within so long.
+    """
+
+    horizon_s: float = 30.0
+    half_life_s: float = 10.0
+    on_probability: float = 0.5
+    on_dwell_s: float = 2.0
+    off_probability: float = 0.2
+    off_dwell_s: float = 10.0
+    walk_on_probability: float = 0.9
+    walk_off_probability: float = 0.4
+    high_water_quantile: float = 0.9
+    high_water_long_s: float = 15.0
+    fast_fill_s: float = 60.0
+    little_reclaimable_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse knobs that would make the alarm flap or never end."""
+        for low, high in (("off_probability", "on_probability"), ("walk_off_probability", "walk_on_probability")):
+            if not 0.0 < getattr(self, low) < getattr(self, high) < 1.0:
+                raise ValueError(f"{low} {getattr(self, low)} must be above 0 and below {high} {getattr(self, high)}")
+        for name in ("horizon_s", "half_life_s", "fast_fill_s", "little_reclaimable_s"):
+            if not 0.0 < getattr(self, name) <= 3600.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be above 0 and at most 3600")
+
+
+FEATURES: Final = ("fill", "used", "sequences", "running", "generated", "turnover")
+"""What the forecast reads; see `forecast_inputs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """
+    A fitted logistic forecast: P(first retraction within `horizon_s`).
+
+    Attributes:
+        weights: One a feature of FEATURES, on the raw scale.
+        squares: The same for squared features.
+        intercept: Constant.
+        horizon_s: What the labels were fitted on.
+        source: Runs it was fitted on.
+    """
+
+    weights: tuple[float, ...]
+    squares: tuple[float, ...]
+    intercept: float
+    horizon_s: float
+    source: str
+
+    def probability(self, inputs: FloatArray) -> FloatArray:
+        """Return probabilities for inputs of shape (..., 6); NaN where one is unknown."""
+        score = self.intercept + inputs @ np.array(self.weights) + (inputs**2) @ np.array(self.squares)
+        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(score, -60.0, 60.0))))
+
+
+FORECAST: Final = Forecast(
+    weights=(-1.0, -5.0, 15.0, -1.0, -2.0, -0.5),
+    squares=(0.0,) * 6,
+    intercept=0.0,
+    horizon_s=25.0,
+    source="placeholder until fitted",
+)
+
+
+def forecast_inputs(flows: Flows, history: PoolHistory) -> FloatArray | None:
+    """
+    Return the forecast's inputs, shape (6,), or None where the engine does not count what it generates.
+
+    fill: ln of the seconds in which decode alone fills what is left, 1 to 300.
+    used: used / usable.
+    sequences: admitted sequences x 512 / usable, how many share the room.
+    running: of those admitted, the share that is generating.
+    generated: share of what is held that was generated here (young sequences have little).
+    turnover: ln of the seconds in which the present release would give back all that is held, 5 to 300.
+    """
+    if not flows.is_counted or flows.step_s.size == 0:
+        return None
+    usable, used, available = (
+        float(column[-1]) for column in (flows.usable_tokens, flows.used_tokens, flows.available_tokens)
+    )
+    running = _newest(history, "running_count", flows)
+    grown = flows.rate_per_s(flows.grown_tokens, 4.0)
+    released = flows.rate_per_s(flows.released_tokens, 30.0)
+    if not (usable > 0 and math.isfinite(used) and math.isfinite(available)) or running is None:
+        return None
+    if grown is None or released is None:
+        return None
+    arriving = (_newest(history, "queue_transfer_count", flows) or 0.0) + (
+        _newest(history, "queue_main_count", flows) or 0.0 if history.last.role.value == "decode" else 0.0
+    )
+    admitted = running + arriving
+    held = max(used, 1.0)
+    return np.array(
+        [
+            math.log(min(max(available / max(grown, 1.0), 1.0), 300.0)),
+            used / usable,
+            admitted * PROMISE_TOKENS / usable,
+            running / (admitted + 1.0),
+            min(_generated_tokens(flows) / held, 1.0),
+            math.log(min(max(held / max(released, 1.0), 5.0), 300.0)),
+        ]
+    )
+
+
+def _generated_tokens(flows: Flows) -> float:
+    """
+    Return what of the held tokens was generated in the window: each release takes its share of old and new alike.
+
+    G(t) = G(t-1) * (1 - released/held) + grown, in closed form over the newest unbroken stretch.
+    """
+    part = flows.last(math.inf)
+    grown, released = flows.grown_tokens[part], flows.released_tokens[part]
+    held = np.maximum(flows.used_tokens[:-1][part], 1.0)
+    keep = np.clip(1.0 - np.nan_to_num(released) / held, 0.1, 1.0)
+    after = np.append(np.cumprod(keep[::-1])[::-1][1:], 1.0) if keep.size else keep
+    return float(np.nansum(grown * after))
+
+
+def _newest(history: PoolHistory, name: str, flows: Flows) -> float | None:
+    column = history.columns.get(name)
+    if column is None or not flows.at_s.size:
+        return None
+    value = float(column[flows.newest_index])
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRisk:
+    """
+    How near a pool is to running out of room. None is unknown; `reason` says why.
+
+    Attributes:
+        exhausted_probability: P(available reaches 0 within the horizon), by the walk.
+        thin_probability: P(available less reserved falls below the safety reserve within the horizon), by the walk.
+        retraction_probability: The forecast; None without the counters it needs.
+        exhaustion: Time until available reaches 0, with its interval.
+        drift_tokens_per_s, spread_tokens: Of what is left, per second and per square root of a second.
+        headroom_tokens: Available - reserved - safety reserve; may be negative.
+        committed_ratio: Committed / usable; may exceed 1.
+        mark_ratio: The pool's own high-water mark of it.
+        high_water_s: Time above it in the window looked at.
+        danger: High water for long, fast net growth, little reclaimable; each True, False or None (unknown).
+    """
+
+    exhausted_probability: float | None = None
+    thin_probability: float | None = None
+    retraction_probability: float | None = None
+    exhaustion: Exhaustion | None = None
+    drift_tokens_per_s: float | None = None
+    spread_tokens: float | None = None
+    headroom_tokens: float | None = None
+    available_tokens: float | None = None
+    committed_ratio: float | None = None
+    mark_ratio: float | None = None
+    high_water_s: float | None = None
+    danger: tuple[bool | None, bool | None, bool | None] = (None, None, None)
+    reason: str = ""
+
+    @property
+    def is_danger(self) -> bool:
+        """Say whether all three signs of the danger triple are there."""
+        return all(sign is True for sign in self.danger)
+
+
+def pool_risk(
+    flows: Flows,
+    history: PoolHistory,
+    safety_tokens: float | None,
+    settings: AlarmSettings,
+    forecast: Forecast = FORECAST,
+) -> PoolRisk:
+    """
+    Return the risk of one pool from its flows; everything unknown, with the reason, where the past says too little.
+
+    `safety_tokens` is the safety reserve, None when unknown.
+    """
+    if not flows.at_s.size:
+        return PoolRisk(reason="no sample in the window")
+    available, usable = float(flows.available_tokens[-1]), float(flows.usable_tokens[-1])
+    if not (math.isfinite(available) and usable > 0):
+        return PoolRisk(reason="what is available is not known: the source does not say what is used or usable")
+    reserved = float(np.nan_to_num(flows.reserved_tokens[-1]))
+    headroom = None if safety_tokens is None else available - reserved - safety_tokens
+    committed = (flows.used_tokens + np.nan_to_num(flows.reserved_tokens)) / flows.usable_tokens
+    mark = high_water_mark(committed, settings.high_water_quantile)
+    base = PoolRisk(
+        headroom_tokens=headroom,
+        available_tokens=available,
+        committed_ratio=float(committed[-1]),
+        mark_ratio=mark,
+        high_water_s=None if mark is None else high_water_s(flows.at_s, committed, mark),
+    )
+    part = flows.last(math.inf)
+    samples = slice(part.start, part.stop + 1)
+    walk = fit_walk(flows.at_s[samples], flows.available_tokens[samples], half_life_s=settings.half_life_s)
+    if walk is None:
+        return replace(base, reason="too few samples since the start, a gap or a restart")
+
+    def touch(distance: float) -> float:
+        values = (distance, walk.drift_per_s, walk.spread_per_sqrt_s, settings.horizon_s)
+        return float(passage_probability(*(np.array(value) for value in values)))
+
+    inputs = forecast_inputs(flows, history)
+    return replace(
+        base,
+        exhausted_probability=touch(available),
+        thin_probability=None if headroom is None else touch(headroom),
+        retraction_probability=None if inputs is None else float(forecast.probability(inputs)),
+        exhaustion=exhaustion(available, walk.drift_per_s, walk.spread_per_sqrt_s),
+        drift_tokens_per_s=walk.drift_per_s,
+        spread_tokens=walk.spread_per_sqrt_s,
+        danger=_danger(base, float(flows.prefix_tokens[-1]), walk.drift_per_s, settings),
+    )
+
+
+def _danger(
+    base: PoolRisk, prefix_tokens: float, drift_per_s: float, settings: AlarmSettings
+) -> tuple[bool | None, bool, bool | None]:
+    """Return the danger triple: thresholds are times at the pool's own pace and its own high-water mark."""
+    available = base.available_tokens or 0.0
+    growth_per_s = max(-drift_per_s, 0.0)
+    is_long = None if base.high_water_s is None else base.high_water_s >= settings.high_water_long_s
+    is_fast = growth_per_s > 0 and available <= growth_per_s * settings.fast_fill_s
+    is_little = prefix_tokens <= growth_per_s * settings.little_reclaimable_s if math.isfinite(prefix_tokens) else None
+    return is_long, is_fast, is_little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmState:
+    """
+    Where the alarm of one pool stands.
+
+    Attributes:
+        is_on: Somebody should be told.
+        since_at_s: When it went on, or off; None before the first look.
+        pending_at_s: Since when the opposite has been indicated.
+        probability: Newest one it was judged by, None when not known.
+        basis: "forecast" or "walk", what that probability is.
+    """
+
+    is_on: bool = False
+    since_at_s: float | None = None
+    pending_at_s: float | None = None
+    probability: float | None = None
+    basis: str = ""
+
+
+def step_alarm(state: AlarmState, risk: PoolRisk, at_s: float, settings: AlarmSettings) -> AlarmState:
+    """
+    Return the alarm after one look.
+
+    Unknown risk changes nothing and lets nothing ripen: there is no alarm from missing data.
+    """
+    is_forecast = risk.retraction_probability is not None
+    value = risk.retraction_probability if is_forecast else risk.exhausted_probability
+    if value is None:
+        return replace(state, pending_at_s=None, probability=None)
+    on, off = (
+        (settings.on_probability, settings.off_probability)
+        if is_forecast
+        else (settings.walk_on_probability, settings.walk_off_probability)
+    )
+    seen = replace(state, probability=value, basis="forecast" if is_forecast else "walk")
+    wants_change = value < off if state.is_on else value >= on
+    if not wants_change:
+        return replace(seen, pending_at_s=None)
+    pending = state.pending_at_s if state.pending_at_s is not None and state.pending_at_s <= at_s else at_s
+    dwell_s = settings.off_dwell_s if state.is_on else settings.on_dwell_s
+    if at_s - pending < dwell_s:
+        return replace(seen, pending_at_s=pending)
+    return replace(seen, is_on=not state.is_on, since_at_s=at_s, pending_at_s=None)

@@ -1,0 +1,416 @@
+"""
+The saturation chain of one pool as a state machine: thin headroom -> admission stalls -> eviction and retraction ->
+recompute and swap work -> slower release -> tail latency, and back.
+
+`step` takes the state before, one judged look at the pool and its recent past, and gives the state after with what
+began and what ended. A stage lights after its sign has held for a while and goes out after it has been gone for
+longer; a sign the source does not show changes nothing. Missing data never lights a stage: it is its own state,
+CANNOT_SEE. Pure: the clock is the snapshot's.
+
+Read next: `chain_evidence` (the signs), `alarm` (probabilities), `alert_rules` (who is told).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from scoring.alarm import FORECAST, AlarmSettings, AlarmState, Forecast, PoolRisk, pool_risk, step_alarm
+from scoring.chain_evidence import STAGES, Look, Normal, Sign, Stage, look, signs
+from scoring.chain_flows import GAP_S, flows_of
+from scoring.histogram import Buckets
+from scoring.model import PoolHistory, PoolSnapshot
+
+EVENT_STAGE: Final = "saturation-stage"
+EVENT_SIGN: Final = "saturation-sign"
+EVENT_ALARM: Final = "saturation-alarm"
+EVENT_BREAK: Final = "saturation-break"
+HISTOGRAM_S: Final = 20.0
+"""Tails are taken over about so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSettings:
+    """
+    Knobs of the chain.
+
+    Attributes:
+        on_dwell_s: A sign must hold for so long to light its stage.
+        off_dwell_s: It must be gone for so long to put it out.
+        blind_dwell_s: Nothing can be seen for so long before the pool is CANNOT_SEE.
+        memory_s: Late stages (recompute, release, tail) count while an early one is lit or was within so long.
+        learn_half_life_s: How fast what is normal follows the pool, while it is well.
+        learn_least_s: Time of being well before anything is normal.
+        past_s: Past that flows and walks look at.
+    """
+
+    on_dwell_s: float = 2.0
+    off_dwell_s: float = 8.0
+    blind_dwell_s: float = 10.0
+    memory_s: float = 60.0
+    learn_half_life_s: float = 300.0
+    learn_least_s: float = 15.0
+    past_s: float = 120.0
+    alarm: AlarmSettings = field(default_factory=AlarmSettings)
+    forecast: Forecast = FORECAST
+
+    def __post_init__(self) -> None:
+        """Refuse knobs under which the chain could not work."""
+        for name in ("blind_dwell_s", "memory_s", "learn_half_life_s", "past_s"):
+            if not 0.0 < getattr(self, name) <= 86_400.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be above 0 and at most 86400")
+        for name in ("on_dwell_s", "off_dwell_s", "learn_least_s"):
+            if not 0.0 <= getattr(self, name) <= 86_400.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be from 0 to 86400")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Light:
+    """
+    One stage of one pool.
+
+    Attributes:
+        is_lit: It counts.
+        since_at_s: When it began or ended last; None if never.
+        pending_at_s: Since when the opposite has been indicated.
+        sign: The newest sign.
+        began: The sign that lit it.
+    """
+
+    is_lit: bool = False
+    since_at_s: float | None = None
+    pending_at_s: float | None = None
+    sign: Sign | None = None
+    began: Sign | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean that learns, with its spread and the seconds it has learnt from."""
+
+    value: float = 0.0
+    variance: float = 0.0
+    weight_s: float = 0.0
+
+    def taught(self, value: float, step_s: float, half_life_s: float) -> "Mean":
+        """Return the mean after `value` has stood for `step_s`; early values weigh by their own time."""
+        keep = 0.5 ** (step_s / half_life_s)
+        weight = self.weight_s * keep + step_s
+        gain = step_s / weight
+        delta = value - self.value
+        mean = self.value + gain * delta
+        return Mean(value=mean, variance=(1 - gain) * (self.variance + gain * delta * delta), weight_s=weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEvent:
+    """
+    Something that began or ended.
+
+    Attributes:
+        kind: EVENT_STAGE (the pool's stage changed), EVENT_SIGN (one stage lit or went out), EVENT_ALARM or
+            EVENT_BREAK (restart, changed capacity, clock set back, gap).
+        text: A sentence with the numbers: what triggered it or what ended it.
+        details: Finite numbers and words only, for the store.
+    """
+
+    at_s: float
+    pool_id: str
+    kind: str
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+_LEARNT: Final = ("queue_count", "release_share_per_s", "evicted_tokens_per_s", "ttft_s", "itl_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainState:
+    """
+    What is remembered of one pool.
+
+    Attributes:
+        stage: Furthest lit stage, HEALTHY, or CANNOT_SEE.
+        since_at_s: When it became so; None before the first look.
+        lights: One a stage, in order.
+        alarm: See `alarm`.
+        risk: Of the newest look.
+        blind_at_s: Since when nothing can be seen, None while it can.
+        begun_at_s: When an early stage (1 to 3) was last lit; None if never.
+        learnt: What is normal, by name of `Normal`'s figures.
+        histograms: (at_s, TTFT buckets, ITL buckets), oldest first, of the last HISTOGRAM_S.
+    """
+
+    pool_id: str = ""
+    stage: Stage = Stage.HEALTHY
+    since_at_s: float | None = None
+    last_at_s: float | None = None
+    lights: tuple[Light, ...] = (Light(),) * len(STAGES)
+    alarm: AlarmState = field(default_factory=AlarmState)
+    risk: PoolRisk = field(default_factory=PoolRisk)
+    at: Look = field(default_factory=Look)
+    blind_at_s: float | None = None
+    blind_reason: str = ""
+    begun_at_s: float | None = None
+    learnt: Mapping[str, Mean] = field(default_factory=dict)
+    histograms: tuple[tuple[float, Buckets | None, Buckets | None], ...] = ()
+    usable_tokens: float | None = None
+    newest_at_s: float | None = None
+    counted: float | None = None
+
+    def light(self, stage: Stage) -> Light:
+        """Return the light of one of the six stages."""
+        return self.lights[stage - 1]
+
+    @property
+    def lit(self) -> tuple[Stage, ...]:
+        """Return the lit stages, in order."""
+        return tuple(stage for stage, light in zip(STAGES, self.lights, strict=True) if light.is_lit)
+
+    def normal(self, least_s: float) -> Normal:
+        """Return what is normal, as far as enough was seen."""
+        known = {name: mean for name, mean in self.learnt.items() if mean.weight_s >= least_s}
+        values: dict[str, float] = {name: mean.value for name, mean in known.items()}
+        if "queue_count" in known:
+            values["queue_spread"] = math.sqrt(max(known["queue_count"].variance, 0.0))
+        return Normal(**values)
+
+
+def step(
+    state: ChainState,
+    pool: PoolSnapshot,
+    history: PoolHistory,
+    settings: ChainSettings,
+    safety_tokens: float | None = None,
+) -> tuple[ChainState, tuple[ChainEvent, ...]]:
+    """
+    Return the state after one look at a pool, and what began or ended with it.
+
+    `safety_tokens`: the pool's safety reserve (`chain_reserve`), None when unknown. The same look twice is one look.
+    """
+    at_s = pool.at_s
+    state = replace(state, pool_id=pool.pool_id)
+    why_blind = _why_blind(pool)
+    if why_blind is not None:
+        return _blind(state, at_s, why_blind, settings)
+    events: list[ChainEvent] = []
+    state = _after_break(state, pool, events)
+    newest = float(history.at_s[-1]) if len(history.at_s) else None
+    flows = flows_of(history, at_s, settings.past_s)
+    risk = pool_risk(flows, history, safety_tokens, settings.alarm, settings.forecast)
+    before = next(((ttft, itl) for _, ttft, itl in state.histograms), (None, None))
+    at = look(pool, history, flows, before)
+    is_near = _is_near(state, at_s, risk, settings)
+    normal = state.normal(settings.learn_least_s)
+    found = signs(pool, at, risk, normal, is_near=is_near)
+    lights = tuple(
+        _lit(light, sign, at_s, settings, events, pool.pool_id) for light, sign in zip(state.lights, found, strict=True)
+    )
+    alarm = _alarm(state, risk, at_s, settings, events)
+    stage = max((s for s, light in zip(STAGES, lights, strict=True) if light.is_lit), default=Stage.HEALTHY)
+    is_new = newest is not None and newest != state.newest_at_s
+    step_s = at_s - state.last_at_s if state.last_at_s is not None else 0.0
+    learnt = state.learnt
+    if is_new and stage <= Stage.THIN_HEADROOM and 0.0 < step_s <= GAP_S:
+        learnt = _learn(learnt, at, step_s, settings.learn_half_life_s)
+    has_begun = any(light.is_lit for light in lights[:3])
+    after = replace(
+        state,
+        last_at_s=at_s,
+        newest_at_s=newest,
+        lights=lights,
+        alarm=alarm,
+        risk=risk,
+        at=at,
+        blind_at_s=None,
+        blind_reason="",
+        begun_at_s=at_s if has_begun else state.begun_at_s,
+        learnt=learnt,
+        histograms=_histograms(state, pool, at_s) if is_new else state.histograms,
+        usable_tokens=pool.composition.usable_tokens.value,
+        counted=_counted(pool),
+    )
+    return _staged(after, stage, at_s, _stage_text(stage, lights, state), events)
+
+
+def _why_blind(pool: PoolSnapshot) -> str | None:
+    if not pool.state.is_scored:
+        return f"{pool.state.value.replace('_', ' ')}: {pool.state_reason}".rstrip(": ")
+    if pool.composition.usable_tokens.value is None:
+        return "what the pool can hold is not known"
+    if pool.composition.used_tokens.value is None:
+        return "what is held is not known"
+    return None
+
+
+def _blind(
+    state: ChainState, at_s: float, reason: str, settings: ChainSettings
+) -> tuple[ChainState, tuple[ChainEvent, ...]]:
+    since = state.blind_at_s if state.blind_at_s is not None and state.blind_at_s <= at_s else at_s
+    held = replace(
+        state,
+        blind_at_s=since,
+        blind_reason=reason,
+        last_at_s=at_s,
+        # What was ripening may not ripen unseen.
+        lights=tuple(replace(light, pending_at_s=None) for light in state.lights),
+        alarm=replace(state.alarm, pending_at_s=None, probability=None),
+    )
+    if state.stage is Stage.CANNOT_SEE or (at_s - since < settings.blind_dwell_s and state.since_at_s is not None):
+        return held, ()
+    events: list[ChainEvent] = []
+    gone = replace(_dark(held, at_s, f"cannot be seen any more: {reason}", events), risk=PoolRisk(reason=reason))
+    return _staged(gone, Stage.CANNOT_SEE, at_s, f"cannot see: {reason}", events)
+
+
+def _dark(state: ChainState, at_s: float, text: str, events: list[ChainEvent]) -> ChainState:
+    """Return the state with every light and the alarm put out, for a reason that is no sign of health."""
+    lights = []
+    for stage, light in zip(STAGES, state.lights, strict=True):
+        if light.is_lit:
+            events.append(_sign_event(at_s, state.pool_id, stage, is_lit=False, text=text, sign=None))
+        lights.append(Light(since_at_s=light.since_at_s))
+    if state.alarm.is_on:
+        events.append(_alarm_event(at_s, state.pool_id, is_on=False, text=text, probability=None))
+    return replace(state, lights=tuple(lights), alarm=AlarmState(since_at_s=at_s), begun_at_s=None)
+
+
+def _counted(pool: PoolSnapshot) -> float | None:
+    """Return a counter that only a restart makes fall: what was generated and computed."""
+    reading = pool.reading
+    known = [
+        value
+        for value in (reading.decode_generated_tokens_total, reading.prefill_uncached_tokens_total)
+        if value is not None
+    ]
+    return sum(known) if known else reading.generated_tokens_total
+
+
+def _after_break(state: ChainState, pool: PoolSnapshot, events: list[ChainEvent]) -> ChainState:
+    """Return the state after what breaks a series: a restart, another capacity, a clock set back, a gap."""
+    at_s, usable, counted = pool.at_s, pool.composition.usable_tokens.value, _counted(pool)
+    if state.last_at_s is None:
+        return state
+    text = None
+    if state.counted is not None and counted is not None and counted < state.counted:
+        text = f"restarted: its counters fell from {state.counted:.0f} to {counted:.0f}"
+    elif state.usable_tokens is not None and usable is not None and usable != state.usable_tokens:
+        text = f"capacity changed from {state.usable_tokens:.0f} to {usable:.0f} tokens"
+    if text is not None:
+        # What was normal before says nothing of what is there now.
+        fresh = _dark(state, at_s, text, events)
+        events.append(ChainEvent(at_s=at_s, pool_id=pool.pool_id, kind=EVENT_BREAK, text=text))
+        return replace(fresh, learnt={}, histograms=())
+    if at_s < state.last_at_s or at_s - state.last_at_s > GAP_S:
+        jump = at_s - state.last_at_s
+        text = f"the clock went back {-jump:.1f} s" if jump < 0 else f"not looked at for {jump:.0f} s"
+        events.append(ChainEvent(at_s=at_s, pool_id=pool.pool_id, kind=EVENT_BREAK, text=text))
+        return replace(
+            state,
+            lights=tuple(replace(light, pending_at_s=None) for light in state.lights),
+            alarm=replace(state.alarm, pending_at_s=None),
+            histograms=(),
+            begun_at_s=None if state.begun_at_s is None else min(state.begun_at_s, at_s),
+        )
+    return state
+
+
+def _is_near(state: ChainState, at_s: float, risk: PoolRisk, settings: ChainSettings) -> bool:
+    if risk.headroom_tokens is not None and risk.headroom_tokens <= 0:
+        return True
+    if any(light.is_lit for light in state.lights[:3]):
+        return True
+    return state.begun_at_s is not None and 0.0 <= at_s - state.begun_at_s <= settings.memory_s
+
+
+def _lit(
+    light: Light, sign: Sign, at_s: float, settings: ChainSettings, events: list[ChainEvent], pool_id: str
+) -> Light:
+    if sign.is_seen is None or sign.is_seen == light.is_lit:
+        return replace(light, sign=sign, pending_at_s=None)
+    pending = light.pending_at_s if light.pending_at_s is not None and light.pending_at_s <= at_s else at_s
+    dwell_s = settings.off_dwell_s if light.is_lit else settings.on_dwell_s
+    if at_s - pending < dwell_s:
+        return replace(light, sign=sign, pending_at_s=pending)
+    began = None if light.is_lit else sign
+    events.append(_sign_event(at_s, pool_id, sign.stage, is_lit=not light.is_lit, text=sign.text, sign=sign))
+    return Light(is_lit=not light.is_lit, since_at_s=at_s, sign=sign, began=began)
+
+
+def _alarm(
+    state: ChainState, risk: PoolRisk, at_s: float, settings: ChainSettings, events: list[ChainEvent]
+) -> AlarmState:
+    alarm = step_alarm(state.alarm, risk, at_s, settings.alarm)
+    if alarm.is_on != state.alarm.is_on:
+        what = (
+            f"P(retraction within {settings.forecast.horizon_s:.0f} s)"
+            if alarm.basis == "forecast"
+            else f"P(exhausted within {settings.alarm.horizon_s:.0f} s)"
+        )
+        text = f"{what} is {alarm.probability or 0.0:.0%}"
+        events.append(_alarm_event(at_s, state.pool_id, is_on=alarm.is_on, text=text, probability=alarm.probability))
+    return alarm
+
+
+def _learn(learnt: Mapping[str, Mean], at: Look, step_s: float, half_life_s: float) -> Mapping[str, Mean]:
+    taught = dict(learnt)
+    for name in _LEARNT:
+        value = getattr(at, name)
+        if value is not None and math.isfinite(value):
+            taught[name] = taught.get(name, Mean()).taught(float(value), step_s, half_life_s)
+    return taught
+
+
+def _histograms(
+    state: ChainState, pool: PoolSnapshot, at_s: float
+) -> tuple[tuple[float, Buckets | None, Buckets | None], ...]:
+    ttft, itl = pool.reading.ttft_buckets, pool.reading.itl_buckets
+    if ttft is None and itl is None:
+        return state.histograms
+    kept = [row for row in state.histograms if at_s - HISTOGRAM_S <= row[0] <= at_s]
+    # A row every two seconds is enough for a window of twenty.
+    if not kept or at_s - kept[-1][0] >= 2.0:
+        kept.append((at_s, ttft, itl))
+    return tuple(kept)
+
+
+def _stage_text(stage: Stage, lights: tuple[Light, ...], before: ChainState) -> str:
+    if stage is not Stage.HEALTHY:
+        sign = lights[stage - 1].sign
+        return f"{stage.word}: {sign.text}" if sign is not None else stage.word
+    if before.stage is Stage.CANNOT_SEE:
+        return "can be seen again, and is well"
+    ended = before.light(before.stage).sign if before.stage > Stage.HEALTHY else None
+    return f"well again; last: {ended.text}" if ended is not None else "well"
+
+
+def _staged(
+    state: ChainState, stage: Stage, at_s: float, text: str, events: list[ChainEvent]
+) -> tuple[ChainState, tuple[ChainEvent, ...]]:
+    if stage is state.stage and state.since_at_s is not None:
+        return state, tuple(events)
+    details: dict[str, Any] = {"stage": stage.word, "level": int(stage), "previous": state.stage.word}
+    if state.since_at_s is not None:
+        details["previous_s"] = round(max(0.0, at_s - state.since_at_s), 3)
+    for name in ("committed_ratio", "exhausted_probability", "retraction_probability", "headroom_tokens"):
+        value = getattr(state.risk, name)
+        if value is not None and math.isfinite(value):
+            details[name] = value
+    events.append(ChainEvent(at_s=at_s, pool_id=state.pool_id, kind=EVENT_STAGE, text=text, details=details))
+    return replace(state, stage=stage, since_at_s=at_s), tuple(events)
+
+
+def _sign_event(at_s: float, pool_id: str, stage: Stage, *, is_lit: bool, text: str, sign: Sign | None) -> ChainEvent:
+    details: dict[str, Any] = {"stage": stage.word, "level": int(stage), "is_lit": is_lit}
+    for name in ("value", "threshold") if sign is not None else ():
+        value = getattr(sign, name)
+        if value is not None and math.isfinite(value):
+            details[name] = value
+    return ChainEvent(at_s=at_s, pool_id=pool_id, kind=EVENT_SIGN, text=text, details=details)
+
+
+def _alarm_event(at_s: float, pool_id: str, *, is_on: bool, text: str, probability: float | None) -> ChainEvent:
+    details: dict[str, Any] = {"is_on": is_on}
+    if probability is not None:
+        details["probability"] = probability
+    return ChainEvent(at_s=at_s, pool_id=pool_id, kind=EVENT_ALARM, text=text, details=details)
