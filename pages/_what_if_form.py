@@ -43,6 +43,11 @@ class Asked:
     weights: tuple[tuple[str, float], ...]
 
 
+def word(name: str) -> str:
+    """Return a stable kebab-case name as part of a text's key."""
+    return name.replace("-", "_")
+
+
 def whole(param: str, label: str, default: int, bounds: tuple[int, int], language: str, step: int = 1) -> int:
     """Draw a whole number kept in the URL and return it."""
     key = controls._key(param, language)
@@ -134,7 +139,7 @@ def _more(
             "decider",
             t("what_if.decider"),
             DECIDERS,
-            lambda name: t(f"what_if.decider_{name.replace('-', '_')}") if name in DECIDERS else name,
+            lambda name: t(f"what_if.decider_{word(name)}") if name in DECIDERS else name,
             language,
         )
     with right:
@@ -216,7 +221,7 @@ def herd(language: str) -> tuple[str, int, float]:
             "herd",
             t("what_if.herd_policy"),
             names,
-            lambda name: POLICIES[name].title if name in POLICIES else name,
+            lambda name: t(f"what_if.policy_{word(name)}") if name in POLICIES else name,
             language,
         )
     with middle:

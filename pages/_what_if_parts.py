@@ -188,11 +188,12 @@ def policies(question: Question, asked: form.Asked) -> None:
     choices: tuple[PolicyChoice, ...] = context.shared(
         "what_if.policies", question.fleet.at_s, asked, lambda: every_policy(question)
     )
-    titles = {name: policy.title for name, policy in POLICIES.items()}
+    titles = {name: t(f"what_if.policy_{form.word(name)}") for name in POLICIES}
     text_table(figures.policy_columns(choices, titles, t), "what_if", wide=("note",))
     with st.expander(t("what_if.blind")):
         for policy in POLICIES.values():
-            st.markdown(f"**{number.markdown(policy.title)}** · {number.markdown(policy.blind_spots)}")
+            blind = number.markdown(t(f"what_if.blind_{form.word(policy.name)}"))
+            st.markdown(f"**{number.markdown(titles[policy.name])}** · {blind}")
             st.caption(number.markdown(policy.source))
 
 

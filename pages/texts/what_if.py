@@ -181,4 +181,63 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Holds the request, the weights and the instant: it shows the same to everyone.",
         "包含请求、权重与时刻，任何人打开都一样。",
     ),
+    "policy_joint": ("Joint pair score", "联合组合评分"),
+    "policy_guarded_utilization": ("Guarded utilization", "带门槛的利用率"),
+    "policy_lowest_utilization": ("Lowest utilization", "最低利用率"),
+    "policy_round_robin": ("Round robin", "轮询"),
+    "policy_random": ("Random", "随机"),
+    "policy_sglang_cache_aware": ("SGLang cache-aware", "SGLang 缓存感知"),
+    "policy_sglang_power_of_two": ("SGLang power of two", "SGLang 二选一"),
+    "policy_smg_least_load": ("smg least load", "smg 最小负载"),
+    "policy_dynamo_kv": ("Dynamo KV router", "Dynamo KV 路由"),
+    "policy_llm_d_weighted": ("llm-d weighted scorers", "llm-d 加权评分"),
+    "policy_mooncake_min_ttft": ("Mooncake minimum TTFT", "Mooncake 最小 TTFT"),
+    "policy_vllm_dp": ("vLLM data-parallel balancer", "vLLM 数据并行均衡"),
+    "policy_production_stack_session": ("Production-stack session affinity", "production-stack 会话亲和"),
+    "blind_joint": (
+        "Only what telemetry and leases show; its predictions err by the calibrated spread.",
+        "只看得到遥测与租约；预测误差以校准的离散度计。",
+    ),
+    "blind_guarded_utilization": (
+        "Queues, speed, the link, where KV grows or shrinks, prefix hits.",
+        "排队、速度、链路、KV 的增减、前缀命中。",
+    ),
+    "blind_lowest_utilization": (
+        "Demand, reserve, queues, growth, the link, prefix hits, the age of the figure.",
+        "需求、储备、排队、增长、链路、前缀命中、数据龄。",
+    ),
+    "blind_round_robin": ("Everything but health.", "除健康之外的一切。"),
+    "blind_random": ("Everything but health.", "除健康之外的一切。"),
+    "blind_sglang_cache_aware": (
+        "KV room and request size: long contexts fill a pool before request counts differ (smg PR 1621).",
+        "KV 空间与请求大小：长上下文在请求数出现差异之前就已占满一个池（smg PR 1621）。",
+    ),
+    "blind_sglang_power_of_two": (
+        "Capacity (tokens, not ratio), queues, the link, prefix hits; loads are as old as its poll.",
+        "容量（看 token 而非占比）、排队、链路、前缀命中；负载与其轮询一样旧。",
+    ),
+    "blind_smg_least_load": (
+        "This request's size and prefix, growth, the link; throughput is 0 without --enable-metrics.",
+        "本请求的大小与前缀、增长、链路；未开 --enable-metrics 时吞吐为 0。",
+    ),
+    "blind_dynamo_kv": (
+        "Speed of a worker, the link, growth, room (busy thresholds are off by default).",
+        "节点速度、链路、增长、空间（繁忙阈值默认关闭）。",
+    ),
+    "blind_llm_d_weighted": (
+        "Demand, seconds, growth, the link; queues are relative: equally long everywhere scores as empty.",
+        "需求、时间、增长、链路；排队是相对的：处处同样长等于处处为空。",
+    ),
+    "blind_mooncake_min_ttft": (
+        "KV room and growth on the decode side; the pair's hand-over when it picks the prefill end.",
+        "decode 侧的 KV 空间与增长；选择 prefill 时不看这一对的传输。",
+    ),
+    "blind_vllm_dp": (
+        "KV, prompt length, prefix hits: eight long contexts weigh as much as eight short ones.",
+        "KV、提示长度、前缀命中：八个长上下文与八个短请求同等看待。",
+    ),
+    "blind_production_stack_session": (
+        "Everything about the pool the session is bound to.",
+        "会话所绑定的池的一切状态。",
+    ),
 }
