@@ -82,3 +82,9 @@ def offset_ratio(worker_id: str) -> float:
         hashed = ((hashed ^ byte) * 16777619) & 0xFFFFFFFF
     # The last bytes of names differ most (ports, indices): fold the low bits up before scaling.
     return ((hashed * 2654435761) & 0xFFFFFFFF) / 2**32
+
+
+def half_tick(every_s: float) -> float:
+    """Return how much earlier than `every_s` a question is due, so that it does not slip to the tick after."""
+    # Polls of one worker are not exactly one interval apart; a question due every 60 s must not slip to the next tick.
+    return min(0.5, every_s / 2)

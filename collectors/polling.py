@@ -89,6 +89,7 @@ class Poller:
         engines: Dialects by name.
         identify_engine: Which dialect recognises a set of answers.
         clock: Our wall clock, epoch seconds.
+        steady_clock: A clock that is never set, for rhythms.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class Poller:
         engines: Mapping[str, Dialect] = ENGINES,
         identify_engine: Identify = identify,
         clock: Clock = time.time,
+        steady_clock: Clock = time.monotonic,
     ) -> None:
+        self._steady_clock = steady_clock
         self._settings = settings
         self._transport = transport
         self._down_after_failures = down_after_failures
@@ -136,6 +139,7 @@ class Poller:
                 engines=self._engines,
                 identify_engine=self._identify,
                 clock=self._clock,
+                steady_clock=self._steady_clock,
             )
             if before is not None and before.target.url == target.url and before.target.engine == target.engine:
                 kept[name].take_over(before)
@@ -170,7 +174,7 @@ class Poller:
             if name in self._open:
                 skipped.append(name)
                 continue
-            if not worker.is_due(at_s):
+            if not worker.is_due():
                 continue
             task = loop.create_task(self._poll(worker, began + offset_ratio(name) * self._spread_s))
             self._open[name] = task

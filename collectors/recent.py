@@ -17,6 +17,7 @@ from scoring.model import FloatArray, PoolReading, signal_names
 
 _SIGNALS: Final = signal_names()
 _VALUES: Final = attrgetter(*_SIGNALS)
+_CLOCK_SET_BACK_S: Final = 5.0
 _SPARE_RATIO: Final = 0.25
 _LEAST_SPARE: Final = 64
 MIN_SAMPLES: Final = 60
@@ -55,9 +56,18 @@ class RecentPool:
         return self._table.nbytes
 
     def append(self, reading: PoolReading) -> None:
-        """Take one reading; one that is not newer than the last is left out (it was polled before it)."""
-        if self._state is not None and reading.received_at_s <= self._state[0].received_at_s:
-            return
+        """
+        Take one reading; one that is not newer than the last is left out.
+
+        A reading from well before the last means that the clock was set back: what was kept has no place in the new
+        time and goes.
+        """
+        if self._state is not None:
+            behind_s = self._state[0].received_at_s - reading.received_at_s
+            if behind_s > _CLOCK_SET_BACK_S:
+                self._table, self._end = np.full_like(self._table, np.nan), 0
+            elif behind_s >= 0:
+                return
         row: FloatArray = np.array(_VALUES(reading), dtype=np.float64)
         known = np.flatnonzero(~np.isnan(row))
         if not set(known.tolist()) <= set(self._names):

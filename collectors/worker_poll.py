@@ -16,7 +16,7 @@ import httpx
 from collectors.discovery import Target
 from collectors.engines.contract import Answer, Dialect, NotUnderstood, Question
 from collectors.exchange import REACHED_KINDS, Clock, Failure, ask, refusal, unrecognised
-from collectors.poll_types import PollLimits, QuestionState, SourceDetail, WorkerResult, offset_ratio
+from collectors.poll_types import PollLimits, QuestionState, SourceDetail, WorkerResult, half_tick, offset_ratio
 from collectors.store.batch import PollOutcome
 from scoring.model import PoolReading, Role, SourceState, WorkerReading
 
@@ -37,13 +37,15 @@ _log = logging.getLogger(__name__)
 class _Asked:
     """A question of this worker with its prepared request, newest answer and rhythm."""
 
-    __slots__ = ("answer", "due_at_s", "failures", "question", "request", "state")
+    __slots__ = ("answer", "answered_tick", "due_tick", "failures", "question", "request", "state")
 
     def __init__(self, question: Question, request: httpx.Request, every_s: float) -> None:
         self.question = question
         self.request = request
         self.answer: Answer | None = None
-        self.due_at_s = 0.0
+        # Ticks are of the steady clock: a wall clock set back must not silence a question.
+        self.due_tick = 0.0
+        self.answered_tick = 0.0
         self.failures = 0
         self.state = QuestionState(path=question.path, every_s=every_s, is_essential=question.is_essential)
 
@@ -61,6 +63,7 @@ class WorkerPoll:
         engines: Mapping[str, Dialect],
         identify_engine: Identify,
         clock: Clock,
+        steady_clock: Clock,
     ) -> None:
         self.target = target
         self._transport = transport
@@ -69,16 +72,18 @@ class WorkerPoll:
         self._engines = engines
         self._identify = identify_engine
         self._clock = clock
+        self._steady_clock = steady_clock
+        self._tick = 0.0
         self._phase = offset_ratio(target.worker_id)
         self._dialect: Dialect | None = engines.get(target.engine)
         self._asked: dict[str, _Asked] = {}
         self._failures = 0
         self._has_answered = False
         self._not_understood = 0
-        self._retry_at_s = 0.0
+        self._retry_tick = 0.0
         self._attempts = 0
         self._detail: SourceDetail | None = None
-        self._detail_at_s = 0.0
+        self._detail_tick = 0.0
         if self._dialect is not None:
             self._prepare(self._dialect)
 
@@ -104,13 +109,14 @@ class WorkerPoll:
             return max(question.every_s, self._limits.metrics_interval_s)
         return question.every_s
 
-    def is_due(self, at_s: float) -> bool:
+    def is_due(self) -> bool:
         """Say whether to ask in this cycle: always, unless the engine is unknown and was tried a moment ago."""
-        return self._dialect is not None or at_s >= self._retry_at_s
+        return self._dialect is not None or self._steady_clock() >= self._retry_tick
 
     async def poll(self) -> WorkerResult:
         """Ask what is due and return the outcome; never raises but for cancellation."""
         started_at_s = self._clock()
+        self._tick = self._steady_clock()
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self._limits.timeout_s
@@ -151,7 +157,7 @@ class WorkerPoll:
             dialect = self._identify(answers)
         if dialect is None:
             self._attempts += 1
-            self._retry_at_s = at_s + min(LONGEST_PAUSE_S, 2.0**self._attempts)
+            self._retry_tick = self._tick + min(LONGEST_PAUSE_S, 2.0**self._attempts)
             return unrecognised(answers)
         self._attempts = 0
         self._not_understood = 0
@@ -178,7 +184,7 @@ class WorkerPoll:
         for question in dialect.questions:
             self._asked[question.path] = asked = _Asked(question, self._request(question), self._every_s(question))
             if not question.is_essential and self._limits.warm_up_s:
-                asked.due_at_s = self._clock() + self._phase * self._limits.warm_up_s
+                asked.due_tick = self._tick + self._phase * self._limits.warm_up_s
             if question.path in before:
                 asked.answer = before[question.path].answer
                 asked.state = before[question.path].state
@@ -203,7 +209,7 @@ class WorkerPoll:
         """Ask what is due, one after the other on one connection; return the failure of an essential question."""
         byte_count = 0
         for asked in self._asked.values():
-            if asked.due_at_s > at_s:
+            if asked.due_tick > self._tick:
                 continue
             answer = await self._ask(asked.question, asked.request, deadline)
             if isinstance(answer, Answer):
@@ -229,7 +235,8 @@ class WorkerPoll:
         if state.asked_at_s is None:
             # Else a thousand workers first met together would all be asked in the same cycle ever after.
             every_s *= 0.5 + 0.5 * self._phase
-        asked.due_at_s = at_s + max(every_s, pause_s) - _half_tick(every_s)
+        asked.due_tick = self._tick + max(every_s, pause_s) - half_tick(every_s)
+        asked.answered_tick = self._tick
         asked.state = QuestionState(
             path=state.path,
             every_s=state.every_s,
@@ -245,9 +252,8 @@ class WorkerPoll:
         state = asked.state
         asked.failures += 1
         if not asked.question.is_essential:
-            asked.due_at_s = at_s + max(state.every_s, min(LONGEST_PAUSE_S, 2.0**asked.failures))
-        answer = asked.answer
-        if answer is not None and at_s - answer.received_at_s > _ANSWER_KEPT_FACTOR * state.every_s:
+            asked.due_tick = self._tick + max(state.every_s, min(LONGEST_PAUSE_S, 2.0**asked.failures))
+        if self._tick - asked.answered_tick > _ANSWER_KEPT_FACTOR * state.every_s:
             asked.answer = None
         asked.state = replace(
             state, status=None, error_kind=failure.kind, asked_at_s=at_s, failed_count=state.failed_count + 1
@@ -270,6 +276,7 @@ class WorkerPoll:
         if isinstance(reading, NotUnderstood):
             kind = "unauthorised" if reading.is_unauthorised else "not-understood"
             return self._failed(Failure(kind, f"{reading.code}: {reading.text}"), started_at_s, byte_count)
+        was_failing = self._failures > 0
         self._failures = 0
         self._not_understood = 0
         self._has_answered = True
@@ -295,7 +302,7 @@ class WorkerPoll:
             readings=pools,
             findings=reading.findings,
             router_workers=reading.router_workers,
-            detail=self._changed_detail(reading, started_at_s),
+            detail=self._changed_detail(reading, was_failing=was_failing),
         )
 
     def _is_essential(self, path: str) -> bool:
@@ -321,11 +328,12 @@ class WorkerPoll:
             place(pool, "model", self.target.labels.get("model"))
         return pool
 
-    def _changed_detail(self, reading: WorkerReading, at_s: float) -> SourceDetail | None:
+    def _changed_detail(self, reading: WorkerReading, *, was_failing: bool) -> SourceDetail | None:
         before = self._detail
         if (
             before is not None
-            and at_s - self._detail_at_s < DETAIL_EVERY_S
+            and not was_failing
+            and self._tick - self._detail_tick < DETAIL_EVERY_S
             and before.engine == reading.engine
             and before.version == reading.version
             and before.expected_rank_count == reading.expected_rank_count
@@ -345,7 +353,7 @@ class WorkerPoll:
             is_nothing_yet=reading.is_nothing_yet,
         )
         self._detail = detail
-        self._detail_at_s = at_s
+        self._detail_tick = self._tick
         return detail
 
     def _failed(self, failure: Failure, started_at_s: float, byte_count: int) -> WorkerResult:
@@ -369,11 +377,6 @@ class WorkerPoll:
         else:
             state = SourceState.DOWN if self._failures >= self._limits.down_after_failures else SourceState.LATE
         status = next((asked.state.status for asked in self._asked.values() if asked.question.is_essential), None)
-        detail = SourceDetail(
-            worker_id=self.target.worker_id,
-            engine=self._dialect.name if self._dialect is not None else "",
-            questions=tuple(asked.state for asked in self._asked.values()),
-        )
         return WorkerResult(
             poll=PollOutcome(
                 worker_id=self.target.worker_id,
@@ -385,10 +388,19 @@ class WorkerPoll:
                 byte_count=byte_count or failure.byte_count,
                 detail=failure.detail,
             ),
-            detail=detail if self._detail is None or self._failures == 1 else None,
+            detail=self._failed_detail(),
         )
 
-
-def _half_tick(every_s: float) -> float:
-    # Polls of one worker are not exactly one interval apart; a question due every 60 s must not slip to the next tick.
-    return min(0.5, every_s / 2)
+    def _failed_detail(self) -> SourceDetail | None:
+        """Return how the questions stand at the first failure and then every few seconds; what is known stays."""
+        if self._failures > 1 and self._tick - self._detail_tick < DETAIL_EVERY_S:
+            return None
+        self._detail_tick = self._tick
+        before = self._detail or SourceDetail(worker_id=self.target.worker_id, engine="")
+        name = self._dialect.name if self._dialect is not None else ""
+        self._detail = replace(
+            before,
+            engine=before.engine or name,
+            questions=tuple(asked.state for asked in self._asked.values()),
+        )
+        return self._detail

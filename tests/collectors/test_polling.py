@@ -375,7 +375,7 @@ def test_a_slow_worker_delays_only_itself() -> None:
         counts["slow"] += 1
         open_now["slow"] += 1
         most_open = max(most_open, open_now["slow"])
-        await asyncio.sleep(0.65)
+        await asyncio.sleep(1.3)
         open_now["slow"] -= 1
         return web.Response(body=b'{"toy": 2}')
 
@@ -385,11 +385,12 @@ def test_a_slow_worker_delays_only_itself() -> None:
             asked = poller(
                 Target(worker_id="quick", url=quick_url, engine="toy"),
                 Target(worker_id="slow", url=slow_url, engine="toy"),
+                settings=FAST.model_copy(update={"interval_s": 0.4, "timeout_s": 3.0}),
             )
             loop = asyncio.get_running_loop()
             began = loop.time()
             for tick in range(8):
-                await asyncio.sleep(max(0.0, began + tick * FAST.interval_s - loop.time()))
+                await asyncio.sleep(max(0.0, began + tick * 0.4 - loop.time()))
                 results.append(await asked.cycle(time.time()))
             await asked.aclose()
         return results
@@ -397,12 +398,12 @@ def test_a_slow_worker_delays_only_itself() -> None:
     results = asyncio.run(main())
     assert counts["quick"] == 8
     assert all("quick" not in result.skipped for result in results)
-    assert all(result.duration_s < FAST.interval_s for result in results)
+    assert all(result.duration_s < 1.0 for result in results), "a cycle waits for nobody beyond its interval"
     assert most_open == 1
     assert counts["slow"] == 8 - sum("slow" in result.skipped for result in results)
     late = [poll for result in results for poll in result.polls if poll.worker_id == "slow"]
     assert late
-    assert all(poll.state is SourceState.FRESH and poll.duration_s > 0.6 for poll in late)
+    assert all(poll.state is SourceState.FRESH and poll.duration_s > 1.2 for poll in late)
     assert sum(len(result.skipped) for result in results) >= 4
 
 
@@ -444,6 +445,7 @@ def test_questions_keep_their_own_rhythm_and_a_missing_path_is_not_hammered() ->
             engines={"toy": TOY},
             identify_engine=lambda _: TOY,
             clock=lambda: now,
+            steady_clock=lambda: now,
         )
         asked.set_targets([Target(worker_id="w", url="http://w:1", engine="toy")])
         for _ in range(30):
@@ -456,6 +458,61 @@ def test_questions_keep_their_own_rhythm_and_a_missing_path_is_not_hammered() ->
     assert asked_paths.count("/loads") == 30
     assert asked_paths.count("/info") == 1
     assert 2 <= asked_paths.count("/metrics") <= 6
+
+
+def test_a_clock_set_back_silences_no_question() -> None:
+    """With the wall clock an hour back every question goes on at its rhythm; no old answer passes for a new one."""
+    now = [10_000.0]
+    counts = {"/loads": 0}
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/loads":
+            return httpx.Response(404)
+        counts["/loads"] += 1
+        return httpx.Response(200, content=b'{"toy": %d}' % counts["/loads"])
+
+    async def main() -> list[float | None]:
+        asked = Poller(
+            FAST.model_copy(update={"interval_s": 0.01}),
+            httpx.MockTransport(respond),
+            engines={"toy": TOY},
+            identify_engine=lambda _: TOY,
+            clock=lambda: now[0],
+        )
+        asked.set_targets([Target(worker_id="w", url="http://w:1", engine="toy")])
+        seen = []
+        for at_s in (10_000.0, 6_400.0, 6_401.0):
+            now[0] = at_s
+            (reading,) = (await asked.cycle(at_s)).readings
+            assert reading.received_at_s == at_s
+            seen.append(reading.used_tokens)
+        await asked.aclose()
+        return seen
+
+    assert asyncio.run(main()) == [1.0, 2.0, 3.0]
+
+
+def test_after_a_failure_what_is_known_of_a_worker_stays() -> None:
+    """A failed poll tells how the questions stand and keeps the engine; the next success is told at once."""
+    is_well = True
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        if not is_well:
+            raise httpx.ReadTimeout("slow")
+        return httpx.Response(200, content=b'{"toy": 1}' if request.url.path == "/loads" else b"1")
+
+    async def main() -> list[tuple[str, str | None]]:
+        nonlocal is_well
+        asked = poller(Target(worker_id="w", url="http://w:1"), transport=httpx.MockTransport(respond))
+        seen = []
+        for well in (True, False, True):
+            is_well = well
+            (detail,) = (await asked.cycle(time.time())).details
+            seen.append((detail.engine, detail.questions[0].error_kind))
+        await asked.aclose()
+        return seen
+
+    assert asyncio.run(main()) == [("toy", None), ("toy", "timeout"), ("toy", None)]
 
 
 def test_an_old_answer_of_a_failing_question_is_not_taken_for_a_new_one() -> None:

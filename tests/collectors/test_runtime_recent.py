@@ -67,6 +67,22 @@ def test_a_reading_that_is_not_newer_is_left_out() -> None:
     assert view.at_s.tolist() == [1005.0, 1006.0]
 
 
+def test_a_clock_set_back_begins_the_past_anew() -> None:
+    """After the clock is set back an hour new readings are taken at once; old views stay as they were."""
+    pool = RecentPool(100)
+    for index in range(4000, 4010):
+        pool.append(reading(index, used_tokens=1.0))
+    before = pool.view()
+    pool.append(reading(400, used_tokens=2.0))
+    pool.append(reading(401, used_tokens=3.0))
+    after = pool.view()
+    assert before is not None
+    assert after is not None
+    assert len(before.at_s) == 10
+    assert (before.columns["used_tokens"] == 1.0).all()
+    assert after.columns["used_tokens"].tolist() == [2.0, 3.0]
+
+
 def test_memory_is_bounded_and_shared_fairly() -> None:
     """Appending for ever holds the same memory; more pools get fewer samples, never fewer than the judge needs."""
     pool = RecentPool(200)
