@@ -55,8 +55,12 @@ def runtime() -> Runtime:
 
 def snapshot() -> FleetSnapshot:
     """Return the fleet as it is now, or as it was at `?at=`; shared between viewers, so never change it."""
-    at_s = past_at_s()
-    return runtime().snapshot() if at_s is None else runtime().snapshot_at(at_s)
+    at_s, running = past_at_s(), runtime()
+    try:
+        return running.snapshot() if at_s is None else running.snapshot_at(at_s)
+    except KvscopeError as error:
+        read_failed(error)
+        st.stop()
 
 
 def past_at_s() -> float | None:
@@ -93,6 +97,15 @@ def pool_history(pool: PoolSnapshot, start_s: float, end_s: float, max_points: i
     series = dict(runtime().history(pool.pool_id, start_s, end_s, signal_names(), max_points))
     at_s = series.pop("at_s")
     return PoolHistory(last=pool.reading, at_s=at_s, columns=series, labels=pool.labels), False
+
+
+def first_stored_at_s() -> float | None:
+    """Return the oldest instant in the store, None where it is empty or cannot be read."""
+    try:
+        span = runtime().store.time_span()
+    except KvscopeError:
+        return None
+    return span[0] if span else None
 
 
 def first_sample_at_s(pool: PoolSnapshot) -> float | None:

@@ -17,6 +17,10 @@ from pages.figures import number
 from scoring.model import FleetSnapshot, PoolSnapshot, Role, SourceState
 
 TREND_S: Final = 300.0
+_MOST_LINES: Final = 4
+_FEW_POOLS: Final = 128
+_TREND_TICK_S: Final = 10.0
+"""In larger fleets the lines of the table are made anew this often only: half a millisecond a pool adds up."""
 
 
 def _silent(fleet: FleetSnapshot) -> list[tuple[str, SourceState]]:
@@ -34,7 +38,9 @@ def states(fleet: FleetSnapshot) -> bool:
     t = context.say()
     silent = _silent(fleet)
     if not fleet.pools:
-        if not silent:
+        if context.past_at_s() is not None:
+            st.info(t("common.past_empty", first=number.instant(context.first_stored_at_s(), t("common.unknown"))))
+        elif not silent:
             st.info(t("common.no_workers"))
         elif all(state is SourceState.NOTHING_YET for _, state in silent):
             st.info(t("common.starting", count=len(silent)))
@@ -149,8 +155,14 @@ def key_figures(fleet: FleetSnapshot) -> None:
 
 def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:
     """Draw which of these pools cannot be scored and why, and what was noticed about the fleet and about them."""
-    for line in filters.not_scored(pools, context.say()):
+    t = context.say()
+    said = filters.not_scored(pools, t)
+    for line in said[:_MOST_LINES]:
         st.error(line)
+    if len(said) > _MOST_LINES:
+        with st.expander(t("fleet.findings_more", count=len(said) - _MOST_LINES)):
+            for line in said[_MOST_LINES:]:
+                st.markdown(line)
     widgets.findings(
         [("", finding) for finding in fleet.findings]
         + [(pool.pool_id, finding) for pool in pools for finding in pool.findings]
@@ -182,11 +194,12 @@ def section(role: Role, pools: Sequence[PoolSnapshot], unit: str, variant: Hasha
 def table(pools: Sequence[PoolSnapshot]) -> None:
     """Draw every pool as a row; a selected row opens the pool."""
     t = context.say()
+    at_s = pools[0].at_s
     lines = context.shared(
         "fleet.trends",
-        pools[0].at_s,
+        at_s if len(pools) <= _FEW_POOLS else at_s // _TREND_TICK_S,
         "all",
-        lambda: tables.trends(context.runtime().histories(), pools[0].at_s, TREND_S),
+        lambda: tables.trends(context.runtime().histories(), at_s, TREND_S),
     )
     rows = tables.table(pools, lines, t)
     config = st.column_config

@@ -28,7 +28,7 @@ def trends(histories: Sequence[PoolHistory], end_s: float, window_s: float) -> d
     """
     lines = {}
     for history in histories:
-        picked = _since_gap(history.at_s, end_s - window_s)
+        picked = _since_gap(history.at_s, end_s - window_s, end_s)
         thin = replace(
             history,
             at_s=history.at_s[picked],
@@ -43,9 +43,9 @@ def trends(histories: Sequence[PoolHistory], end_s: float, window_s: float) -> d
     return lines
 
 
-def _since_gap(at_s: FloatArray, start_s: float) -> NDArray[np.int64]:
-    """Return indices of evenly thinned samples after `start_s` and after the last gap, the newest one included."""
-    places = np.flatnonzero(at_s >= start_s)
+def _since_gap(at_s: FloatArray, start_s: float, end_s: float) -> NDArray[np.int64]:
+    """Return indices of evenly thinned samples in [start_s, end_s] after the last gap, the newest one included."""
+    places = np.flatnonzero((at_s >= start_s) & (at_s <= end_s))
     if len(places) > 2:
         steps = np.diff(at_s[places])
         gaps = np.flatnonzero(steps > max(5.0, 4.0 * float(np.median(steps))))

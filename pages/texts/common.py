@@ -14,7 +14,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "data_age": ("data {age} old", "数据龄 {age}"),
     "as_of": ("as of {at}", "截至 {at}"),
     "past": ("This is the past: {at}. Not live.", "这是过去的时刻：{at}，并非实时。"),
-    "back_to_live": ("Back to live", "回到实时"),
+    "past_empty": (
+        "Nothing was stored at this instant. The store keeps what was collected from {first} on.",
+        "此时刻没有存储数据。存储保留自 {first} 起采集的内容。",
+    ),
     "instant": ("Instant (UTC)", "时刻（UTC）"),
     "instant_help": (
         "Empty: now. Else for example 2026-11-30 14:05:00, drawn from the store.",

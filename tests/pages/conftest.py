@@ -209,7 +209,9 @@ class FakeRuntime:
         self.fleet = fleet
         self.source_views: tuple[Any, ...] = ()
         self.settings = SimpleNamespace(view=SimpleNamespace(history_s=900.0))
-        self.store = SimpleNamespace(worker_polls=lambda worker_id, start_s, end_s: [])
+        self.store = SimpleNamespace(
+            worker_polls=lambda worker_id, start_s, end_s: [], time_span=lambda: (NOW_S - 3600.0, NOW_S)
+        )
 
     def tick(self, seconds: float = 2.0) -> None:
         """Move on."""

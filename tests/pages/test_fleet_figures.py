@@ -227,3 +227,12 @@ def test_pools_that_are_not_scored_are_named_with_their_reason(fleet_of_demo, ma
     assert any("d4/1" in line and "42 s" in line for line in said)
     assert not any("](http" in line for line in said)
     assert fleet_filter.not_scored([item for item in pools if item.state.is_scored], T) == []
+
+
+def test_a_trend_of_the_past_holds_nothing_of_its_future(make_pool, history) -> None:
+    """At a past instant the line ends there, whatever is in memory since."""
+    past = history(make_pool(), 300, gap=False)
+    end_s = float(past.at_s[120])
+    line = fleet_table.trends([past], end_s, 60.0)["d0/0"]
+    shorter = dataclasses.replace(past, at_s=past.at_s[:121], columns={k: v[:121] for k, v in past.columns.items()})
+    assert line == fleet_table.trends([shorter], end_s, 60.0)["d0/0"]

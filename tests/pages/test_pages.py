@@ -204,3 +204,23 @@ def test_viewers_share_what_is_built_once_a_tick(watch, fleet_of_demo, monkeypat
     assert len(built) == 2 * first
     _open("fleet", lang="zh")
     assert built.count("zh") == first
+
+
+def test_an_instant_of_which_nothing_is_stored_is_said(watch) -> None:
+    """Before the first stored cycle the page says from when there is something, not that there are no workers."""
+    watch(FleetSnapshot(at_s=1_780_000_000.0, pools=()))
+    app = _open("fleet", at="2020-01-01 00:00:00")
+    assert any("Nothing was stored" in item.value and "2026-05-28" in item.value for item in app.info)
+
+
+def test_a_store_that_cannot_be_read_is_a_sentence(watch, fleet_of_demo, monkeypatch) -> None:
+    """Where the past cannot be read the page says why; no traceback, and no figure of another instant."""
+    running = watch(fleet_of_demo)
+
+    def refuse(at_s: float) -> None:
+        raise StoreLockedError(f"the store is gone {HOSTILE}")
+
+    monkeypatch.setattr(running, "snapshot_at", refuse)
+    app = _open("fleet", at="2026-11-30 14:05:00")
+    assert any("the store is gone" in item.value and "](http" not in item.value for item in app.warning)
+    assert not app.get("bidi_component")
