@@ -115,10 +115,10 @@ def test_a_prefill_worker_s_own_first_tokens_are_no_ttft(understand):
 
 
 def test_priorities_are_parts_of_a_total(understand):
-    """With priorities on, the series without one is the total; the others are not added to it."""
+    """With priorities on, the series without one is the total, whatever its parts said a moment later."""
     lines = [
         'num_queue_reqs{engine_type="unified",priority=""} 5',
-        'num_queue_reqs{engine_type="unified",priority="1"} 3',
+        'num_queue_reqs{engine_type="unified",priority="1"} 6',
         'num_queue_reqs{engine_type="unified",priority="2"} 2',
         'num_used_tokens{engine_type="unified"} 1',
     ]
@@ -203,6 +203,12 @@ def test_the_role_is_whoever_is_sure(understand):
     del core["loads"][0]["disaggregation"]
     assert understand({"/v1/loads": json.dumps(core), "/metrics": label}).pools[0].role is Role.PREFILL
     assert understand({"/v1/loads": json.dumps(core)}).pools[0].role is Role.UNKNOWN
+    for only_there, role in (
+        ({"utilization": -1}, Role.PREFILL),
+        ({"disaggregation": {"decode_transfer_queue_reqs": 2}}, Role.DECODE),
+    ):
+        core["loads"][0] = {**core["loads"][0], "disaggregation": {}, "utilization": 0.0, **only_there}
+        assert understand({"/v1/loads": json.dumps(core)}).pools[0].role is role
     assert understand({"/v1/loads": loads((0, 1), mode="decode"), "/metrics": label}).pools[0].role is Role.DECODE
 
 
