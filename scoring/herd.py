@@ -15,7 +15,7 @@ from scoring import cost
 from scoring.demand import RequestView, refuse_outside
 from scoring.leases import LeaseLedger
 from scoring.model import FleetSnapshot
-from scoring.policy import DecideSettings, RouterState, decide, policy_of
+from scoring.policy import DecideSettings, Decision, RouterState, decide, policy_of
 from scoring.policy.arrays import PREFILL, arrays_of
 from scoring.policy.deciding import DEFAULTS
 
@@ -90,24 +90,30 @@ def herd(
     refuse_outside("count", count, HERD_RANGE)
     refuse_outside("age_s", age_s, (0.0, 3_600.0))
     refuse_outside("router_count", router_count, (1, count))
-    policy_of(policy)
+    # Without leases, or with a table for every request alone, all requests are told the same.
+    is_same_for_all = pick == "best" and not policy_of(policy).is_drawn and (not has_leases or router_count == count)
     own = replace(settings, pick=pick)
     arrays = arrays_of(fleet, settings.reserve.failure_count)
     generating = [index for index in range(len(arrays)) if arrays.role[index] != PREFILL]
     placed = {arrays.ids[index]: 0 for index in generating}
     tokens = {arrays.ids[index]: 0.0 for index in generating}
     ledgers = [LeaseLedger() for _ in range(router_count)]
-    refused, last = 0, None
+    refused = 0
+    last: Decision | None = None
     for number in range(count):
         ledger = ledgers[number % router_count]
-        decision = decide(
-            replace(request, request_id=f"herd-{number}"),
-            fleet,
-            policy,
-            leases=ledger if has_leases else None,
-            seed=seed + number,
-            settings=own,
-            state=RouterState(turn=number // router_count),
+        decision = (
+            last
+            if is_same_for_all and last is not None
+            else decide(
+                replace(request, request_id=f"herd-{number}"),
+                fleet,
+                policy,
+                leases=ledger if has_leases else None,
+                seed=seed + number,
+                settings=own,
+                state=RouterState(turn=number // router_count),
+            )
         )
         last = decision
         if decision.chosen is None:
@@ -117,7 +123,7 @@ def herd(
         placed[decision.chosen.decode] = placed.get(decision.chosen.decode, 0) + 1
         demand = float(decision.prepared.room.demand_tokens[index])
         tokens[decision.chosen.decode] = tokens.get(decision.chosen.decode, 0.0) + demand
-        if has_leases:
+        if has_leases and not is_same_for_all:
             for lease in decision.leases():
                 ledger.grant(lease)
     ratios: dict[str, float | None] = {}

@@ -21,8 +21,8 @@ from scoring.policy.deciding import DEFAULTS, FRESH_STATE
 from scoring.slo import WEIGHT_RANGE, SloClass, slo_class, with_weights
 
 COUNT_RANGE: Final = (1, 1_000)
-_STEPS: Final = 12
-_HALVINGS: Final = 18
+_STEPS: Final = 8
+_HALVINGS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ def input_flips(question: Question, decision: Decision) -> tuple[Flip, ...]:
     """
     Return, for each input of the request and the fleet, the nearest value at which the choice differs.
 
-    Searched outwards in geometric steps, then by bisection: to about one part in a hundred thousand.
+    Searched outwards in geometric steps, then by bisection: to about one part in ten thousand of a step.
     """
     request, slo = question.request, decision.prepared.slo
     flips = [

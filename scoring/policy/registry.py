@@ -27,6 +27,7 @@ class Policy:
         score_unit: What its own score counts.
         score: Its rule over single pools; None for the joint policy, which scores pairs.
         decider: Conditional disaggregation it ships with.
+        is_drawn: Its answer depends on the seed or the turn, not on the fleet and the request alone.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Policy:
     score_unit: str
     score: Callable[[Asked], Scores] | None
     decider: str = "always-remote"
+    is_drawn: bool = False
 
     @property
     def is_joint(self) -> bool:
@@ -80,6 +82,7 @@ _ALL: Final = (
         filters=REACHABLE,
         score_unit="turns",
         score=models.round_robin,
+        is_drawn=True,
     ),
     Policy(
         name="random",
@@ -89,6 +92,7 @@ _ALL: Final = (
         filters=REACHABLE,
         score_unit="draw",
         score=models.random,
+        is_drawn=True,
     ),
     Policy(
         name="sglang-cache-aware",
@@ -107,6 +111,7 @@ _ALL: Final = (
         filters=REACHABLE,
         score_unit="tokens",
         score=models.sglang_power_of_two,
+        is_drawn=True,
     ),
     Policy(
         name="smg-least-load",
@@ -125,6 +130,7 @@ _ALL: Final = (
         filters=REACHABLE,
         score_unit="blocks",
         score=models.dynamo_kv,
+        is_drawn=True,
     ),
     Policy(
         name="llm-d-weighted",
@@ -134,6 +140,7 @@ _ALL: Final = (
         filters=REACHABLE,
         score_unit="minus weighted score",
         score=models.llmd_weighted,
+        is_drawn=True,
         decider="llm-d",
     ),
     Policy(
