@@ -38,7 +38,7 @@ class ChainSettings:
         on_dwell_s: A sign must hold for so long to light its stage.
         off_dwell_s: It must be gone for so long to put it out.
         blind_dwell_s: Nothing can be seen for so long before the pool is CANNOT_SEE.
-        memory_s: Late stages (recompute, release, tail) count while an early one is lit or was within so long.
+        memory_s: Late stages (recompute, release, tail) count while stage 2 or 3 is lit or was within so long.
         learn_half_life_s: How fast what is normal follows the pool, while it is well.
         learn_least_s: Time of being well before anything is normal.
         past_s: Past that flows and walks look at.
@@ -136,7 +136,7 @@ class ChainState:
         alarm: See `alarm`.
         risk: Of the newest look.
         blind_at_s: Since when nothing can be seen, None while it can.
-        begun_at_s: When an early stage (1 to 3) was last lit; None if never.
+        begun_at_s: When admission last stalled or work was last retracted; None if never.
         learnt: What is normal, by name of `Normal`'s figures.
         histograms: (at_s, TTFT buckets, ITL buckets), oldest first, of the last HISTOGRAM_S.
     """
@@ -200,9 +200,10 @@ def step(
     risk = pool_risk(flows, history, safety_tokens, settings.alarm, settings.forecast)
     before = next(((ttft, itl) for _, ttft, itl in state.histograms), (None, None))
     at = look(pool, history, flows, before)
-    is_near = _is_near(state, at_s, risk, settings)
+    is_begun = _is_begun(state, at_s, settings)
+    is_thin = state.lights[0].is_lit or (risk.headroom_tokens is not None and risk.headroom_tokens <= 0)
     normal = state.normal(settings.learn_least_s)
-    found = signs(pool, at, risk, normal, is_near=is_near)
+    found = signs(pool, at, risk, normal, is_thin=is_thin, is_begun=is_begun)
     lights = tuple(
         _lit(light, sign, at_s, settings, events, pool.pool_id) for light, sign in zip(state.lights, found, strict=True)
     )
@@ -213,7 +214,7 @@ def step(
     learnt = state.learnt
     if is_new and stage <= Stage.THIN_HEADROOM and 0.0 < step_s <= GAP_S:
         learnt = _learn(learnt, at, step_s, settings.learn_half_life_s)
-    has_begun = any(light.is_lit for light in lights[:3])
+    has_begun = any(light.is_lit for light in lights[1:3])
     after = replace(
         state,
         last_at_s=at_s,
@@ -315,10 +316,8 @@ def _after_break(state: ChainState, pool: PoolSnapshot, events: list[ChainEvent]
     return state
 
 
-def _is_near(state: ChainState, at_s: float, risk: PoolRisk, settings: ChainSettings) -> bool:
-    if risk.headroom_tokens is not None and risk.headroom_tokens <= 0:
-        return True
-    if any(light.is_lit for light in state.lights[:3]):
+def _is_begun(state: ChainState, at_s: float, settings: ChainSettings) -> bool:
+    if any(light.is_lit for light in state.lights[1:3]):
         return True
     return state.begun_at_s is not None and 0.0 <= at_s - state.begun_at_s <= settings.memory_s
 

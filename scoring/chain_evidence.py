@@ -201,11 +201,18 @@ def _ttft(
     mean = past.ratio("ttft_s_total", "ttft_count_total", RECENT_S)
     if mean is not None:
         return mean, "mean of the last seconds"
-    waiting = pool.composition.queued_tokens.value
-    if waiting is None or admitted_per_s is None or not flows.step_s.size:
+    name, queue = _queue(pool)
+    age_s = past.since_zero_s(name)
+    if queue is None or age_s is None or not flows.step_s.size:
         return None, ""
-    wait_s = 0.0 if waiting <= 0 else waiting / admitted_per_s if admitted_per_s > 0 else math.inf
-    return min(wait_s, 3600.0), "wait for room, queued tokens / tokens let in per second"
+    if pool.role is Role.PREFILL:
+        done = past.per_s("transfers_total", RECENT_S)
+        left = queue / done if done else math.inf
+    else:
+        waiting = pool.composition.queued_tokens.value
+        left = waiting / admitted_per_s if waiting is not None and admitted_per_s else math.inf
+    # Nobody has waited longer than the queue has stood; while nothing is let in that is all that is known.
+    return (0.0 if queue <= 0 else min(left, age_s)), "wait for room: queue / pace of admission, at most its age"
 
 
 class _Past:
@@ -309,19 +316,22 @@ class _Past:
         return found if found > 0 else None
 
 
-def signs(pool: PoolSnapshot, at: Look, risk: PoolRisk, normal: Normal, *, is_near: bool) -> tuple[Sign, ...]:
+def signs(
+    pool: PoolSnapshot, at: Look, risk: PoolRisk, normal: Normal, *, is_thin: bool, is_begun: bool
+) -> tuple[Sign, ...]:
     """
     Return one sign a stage, in order.
 
-    `is_near`: headroom is thin or the chain has begun, so that evictions, slow work and long tails are its doing.
+    `is_thin`: headroom is thin, so that queues and evictions are its doing. `is_begun`: admission stalls or work is
+    retracted, or was a moment ago, so that repeated work, slow release and long tails are the chain's doing.
     """
     return (
         _thin(risk),
-        _stalls(pool, at, normal, is_near=is_near),
-        _retraction(at, normal, is_near=is_near),
-        _recompute(at, is_near=is_near),
-        _slow(pool, at, normal, is_near=is_near),
-        _tail(at, normal, is_near=is_near),
+        _stalls(pool, at, normal, is_near=is_thin or is_begun),
+        _retraction(at, normal, is_thin=is_thin),
+        _recompute(at, is_near=is_begun),
+        _slow(pool, at, normal, is_near=is_begun),
+        _tail(at, normal, is_near=is_begun),
     )
 
 
@@ -349,7 +359,7 @@ def _stalls(pool: PoolSnapshot, at: Look, normal: Normal, *, is_near: bool) -> S
     return Sign(stage=stage, is_seen=is_seen, value=at.queue_count, threshold=limit, text=text)
 
 
-def _retraction(at: Look, normal: Normal, *, is_near: bool) -> Sign:
+def _retraction(at: Look, normal: Normal, *, is_thin: bool) -> Sign:
     stage = Stage.RETRACTION
     if at.retracted_count:
         text = f"{at.retracted_count:.0f} retracted in {RECENT_S:.0f} s"
@@ -358,7 +368,7 @@ def _retraction(at: Look, normal: Normal, *, is_near: bool) -> Sign:
         text = f"{at.retracted_queue_count:.0f} retracted requests wait to come back"
         return Sign(stage=stage, is_seen=True, value=at.retracted_queue_count, threshold=0.0, text=text)
     rate, usual = at.evicted_tokens_per_s, normal.evicted_tokens_per_s
-    if rate is not None and usual is not None and is_near and rate > max(EVICT_RATIO * usual, 1.0):
+    if rate is not None and usual is not None and is_thin and rate > max(EVICT_RATIO * usual, 1.0):
         text = f"{rate:.0f} tokens/s of prefix evicted; usual {usual:.0f}"
         return Sign(stage=stage, is_seen=True, value=rate, threshold=EVICT_RATIO * usual, text=text)
     if at.retracted_count is None and at.retracted_queue_count is None and rate is None:
