@@ -32,6 +32,7 @@ _START_LIMIT_S: Final = 30.0
 _log = logging.getLogger(__name__)
 _QUIET: Final = logging.getLogger(f"{__name__}.apscheduler")
 _QUIET.setLevel(logging.ERROR)  # Ticks left out are counted and shown; a line for each would fill the log.
+logging.getLogger("apscheduler.executors").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

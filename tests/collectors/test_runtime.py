@@ -133,7 +133,7 @@ def settings_for(folder: Path, urls: dict[str, str], **tables: Any) -> Settings:
     )
 
 
-def until(claim: Callable[[], object], limit_s: float = 15.0) -> None:
+def until(claim: Callable[[], object], limit_s: float = 45.0) -> None:
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if claim():
@@ -155,7 +155,7 @@ def test_each_target_is_polled_once_an_interval_whatever_the_readers(fleet: Fake
 
     def read() -> None:
         try:
-            while not stop.wait(0.005):
+            while not stop.wait(0.03):
                 first, second = runtime.snapshot(), runtime.snapshot()
                 assert first is second or second.at_s > first.at_s
                 runtime.histories()
