@@ -83,6 +83,7 @@ def run(case, *, frames=None, polls_a_frame=1, links=(), settings=None):
                 Target(worker_id=host, url=f"http://127.0.0.1:{server.server_address[1]}"),
                 transport=way, limits=LIMITS, token=None, engines=ENGINES, identify_engine=identify,
                 clock=lambda: now["s"],
+                steady_clock=lambda: now["s"],
             )
             for host, server in served.servers.items()
         }  # fmt: skip
