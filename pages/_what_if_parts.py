@@ -13,22 +13,21 @@ from pages import _what_if_form as form
 from pages._widgets import key_figure, text_table
 from pages.figures import number
 from pages.figures import what_if as figures
+from pages.figures import what_if_tables as tables
 from scoring.herd import Herd, herd_variants
 from scoring.policy import POLICIES, Decision
 from scoring.policy.deciding import terms_of
 from scoring.policy.decision import Ranked
 from scoring.policy.explain import Term
+from scoring.sensitivity import Flip, input_flips, weight_flips
 from scoring.what_if import (
-    Flip,
     Many,
     Placement,
     PolicyChoice,
     Question,
     every_policy,
-    input_flips,
     place_many,
     placement,
-    weight_flips,
 )
 
 FORMULA_ROW_PIXELS = 62
@@ -62,10 +61,10 @@ def key_figures(decision: Decision) -> None:
         if other is not None and not other.is_refused:
             behind = figures.pair_name(other.prefill, other.decode)
         key_figure(t("what_if.margin"), figures.score_text(decision.margin), behind, t("what_if.margin_help"))
-        ttft_s, risk = figures.first_token(decision.terms)
+        ttft_s, risk = tables.first_token(decision.terms)
         detail = t("what_if.ttft_detail", budget=number.duration(slo.ttft_s), risk=number.share(risk))
         key_figure(t("what_if.ttft"), number.duration(ttft_s), detail, t("what_if.ttft_help"))
-        counts = figures.rejection_counts(decision)
+        counts = tables.rejection_counts(decision)
         detail = ", ".join(f"{name} {count}" for name, count in counts.items()) or t("what_if.fits_none")
         total = f"{sum(counts.values())} / {len(decision.prepared.arrays)}"
         key_figure(t("what_if.fits"), total, number.markdown(detail), t("what_if.fits_help"))
@@ -81,7 +80,7 @@ def verdict(decision: Decision) -> None:
             st.caption(t("what_if.largest_fit", tokens=number.amount(decision.largest_fit_tokens, "tokens")))
         return
     pair = number.markdown(figures.pair_name(chosen.prefill, chosen.decode))
-    deciding = figures.deciding_term(decision.terms, decision.runner_up_terms)
+    deciding = tables.deciding_term(decision.terms, decision.runner_up_terms)
     if other is None or other.is_refused or deciding is None:
         st.markdown(t("what_if.verdict_alone", pair=pair))
     else:
@@ -147,7 +146,7 @@ def compared(decision: Decision, question: Question, words: tuple[str, str]) -> 
     context.draw(figures.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
     st.markdown(f"**{t('what_if.formula_title')}**")
     second = pairs[1][1] if len(pairs) > 1 else ()
-    columns = figures.formula_columns(pairs[0][1], second, t)
+    columns = tables.formula_columns(pairs[0][1], second, t)
     st.dataframe(
         columns,
         hide_index=True,
@@ -168,14 +167,14 @@ def lists(decision: Decision) -> None:
     left, right = st.columns([2, 3])
     with left:
         st.subheader(t("what_if.ranking_title"))
-        text_table(figures.ranking_columns(decision), "what_if")
+        text_table(tables.ranking_columns(decision), "what_if")
     with right:
         st.subheader(t("what_if.rejections_title"))
         if decision.rejections:
-            text_table(figures.rejection_columns(decision), "what_if", wide=("reason",), most_rows=10)
+            text_table(tables.rejection_columns(decision), "what_if", wide=("reason",), most_rows=10)
         else:
             st.caption(t("what_if.rejections_none"))
-        counts = figures.refused_pair_count(decision)
+        counts = tables.refused_pair_count(decision)
         if counts:
             texts = ", ".join(f"{name} {count}" for name, count in counts.items())
             st.caption(t("what_if.rejections_pairs", texts=number.markdown(texts)))
@@ -189,7 +188,7 @@ def policies(question: Question, asked: form.Asked) -> None:
         "what_if.policies", question.fleet.at_s, asked, lambda: every_policy(question)
     )
     titles = {name: t(f"what_if.policy_{form.word(name)}") for name in POLICIES}
-    text_table(figures.policy_columns(choices, titles, t), "what_if", wide=("note",))
+    text_table(tables.policy_columns(choices, titles, t), "what_if", wide=("note",))
     with st.expander(t("what_if.blind")):
         for policy in POLICIES.values():
             blind = number.markdown(t(f"what_if.blind_{form.word(policy.name)}"))
@@ -210,7 +209,7 @@ def sensitivity(decision: Decision, question: Question, asked: form.Asked, *, is
         asked,
         lambda: weight_flips(decision) + (input_flips(question, decision) if is_on else ()),
     )
-    text_table(figures.flip_columns(flips, t), "what_if")
+    text_table(tables.flip_columns(flips, t), "what_if")
 
 
 def placed(decision: Decision, question: Question, asked: form.Asked) -> None:
@@ -219,7 +218,7 @@ def placed(decision: Decision, question: Question, asked: form.Asked) -> None:
     if decision.chosen is None:
         return
     st.subheader(t("what_if.placement_title"))
-    start_s = figures.decode_start_s(decision.terms)
+    start_s = tables.decode_start_s(decision.terms)
     rows: list[tuple[str, Placement]] = []
     for name in dict.fromkeys((decision.chosen.prefill, decision.chosen.decode)):
         cases: list[tuple[str, float, int]] = [
@@ -260,7 +259,7 @@ def herd(question: Question, asked: form.Asked, policy: str, count: int, age_s: 
     ages = [pool.age_s for pool in question.fleet.pools if pool.age_s is not None]
     figure = figures.herd_bars(herds, max(ages) if ages else None, question.fleet.at_s, t)
     context.draw(figure, key="what_if.herd")
-    text_table(figures.herd_columns(herds, t), "what_if")
+    text_table(tables.herd_columns(herds, t), "what_if")
 
 
 def link(at_s: float) -> None:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scoring import cost, service
 from scoring.model import FloatArray, Link
 from scoring.policy import filters
-from scoring.policy.arrays import BoolArray, link_columns
+from scoring.policy.arrays import BoolArray
+from scoring.policy.links import link_columns
 from scoring.policy.prepare import Prepared
 from scoring.policy.settings import DecideSettings
 

@@ -11,14 +11,16 @@ from collectors.settings import Settings
 from pages import _what_if_form as form
 from pages._decide_settings import decide_settings
 from pages.figures import what_if as figures
+from pages.figures import what_if_tables as tables
 from pages.texts import speaker
 from scoring.demand import RequestView, known_output
 from scoring.herd import herd_variants
 from scoring.model import FleetSnapshot, Role, SourceState
 from scoring.policy import POLICIES, DecideSettings, decide
 from scoring.policy.sketch import sketch_fleet, sketch_pool, two_node_case
+from scoring.sensitivity import input_flips, weight_flips
 from scoring.slo import SLO_CLASSES
-from scoring.what_if import Question, every_policy, input_flips, placement, weight_flips
+from scoring.what_if import Question, every_policy, placement
 
 T = speaker("en")
 REQUEST = RequestView(prompt_tokens=64_000, output=known_output(2_000))
@@ -63,8 +65,8 @@ def test_the_two_node_case_is_told(watch, lang: str) -> None:
     said = decide(REQUEST, two_node_case(NOW_S))
     assert metrics[1] == figures.score_text(said.score)
     assert metrics[2] == figures.score_text(said.margin)
-    tables = [item.value for item in app.dataframe]
-    policies = next(table for table in tables if "policy" in table)
+    drawn = [item.value for item in app.dataframe]
+    policies = next(table for table in drawn if "policy" in table)
     titles = list(policies["policy"])
     row = titles.index(
         T("what_if.policy_lowest_utilization") if lang == "en" else speaker("zh")("what_if.policy_lowest_utilization")
@@ -167,17 +169,17 @@ def test_tables_hold_what_the_decision_holds() -> None:
     question = Question(request=replace(REQUEST, prompt_tokens=300_000), fleet=two_node_case())
     decision = question.ask()
     titles = {name: name for name in POLICIES}
-    tables = [
-        figures.ranking_columns(decision),
-        figures.rejection_columns(decision),
-        figures.policy_columns(every_policy(question), titles, T),
-        figures.flip_columns([*weight_flips(decision), *input_flips(question, decision)], T),
-        figures.formula_columns(decision.terms, decision.runner_up_terms, T),
+    found = [
+        tables.ranking_columns(decision),
+        tables.rejection_columns(decision),
+        tables.policy_columns(every_policy(question), titles, T),
+        tables.flip_columns([*weight_flips(decision), *input_flips(question, decision)], T),
+        tables.formula_columns(decision.terms, decision.runner_up_terms, T),
     ]
-    for table in tables:
+    for table in found:
         assert len({len(column) for column in table.values()}) == 1
-    assert tables[1]["filter"] == ["no-room"]
-    assert tables[3]["at"][-1] == T("what_if.never")
+    assert found[1]["filter"] == ["no-room"]
+    assert found[3]["at"][-1] == T("what_if.never")
     assert figures.score_text(None) == figures.score_text(math.inf) == "–"
     assert figures.score_text(0.0) == "0"
     assert figures.score_text(1e-9) == "<0.001"

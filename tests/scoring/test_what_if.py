@@ -14,15 +14,14 @@ from scoring.leases import LeaseLedger
 from scoring.model import Role
 from scoring.policy import DecideSettings
 from scoring.policy.sketch import sketch_fleet, sketch_pool, two_node_case
+from scoring.sensitivity import input_flips, weight_flips
 from scoring.what_if import (
     Question,
     Scenario,
     apply,
     every_policy,
-    input_flips,
     place_many,
     placement,
-    weight_flips,
     weighted,
 )
 
