@@ -2,7 +2,7 @@
 Admission: does a demand fit, with what is promised, what grows and the safety reserve left alone?
 
 `available >= demand + committed growth + reserve` in whole blocks: capacity rounds down, demand rounds up
-(DESIGN section 5). An answer of no is a `Rejection` value with the two numbers compared, never an exception.
+(docs/scoring.md). An answer of no is a `Rejection` value with the two numbers compared, never an exception.
 
 Read next: `policy.filters`.
 """

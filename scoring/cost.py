@@ -6,7 +6,7 @@ that the simulation compiles the very same function. NaN means unknown and stays
 an unknown term into a stated fallback is `policy.joint`, never a formula here.
 
 `PrefillCompute` is `service.prefill_s` and `TransferTime` is `service.transfer_s`: one formula, one place. Times are
-seconds from now; `start_s` is the moment decode can start. Source of all seven: DESIGN section 5.
+seconds from now; `start_s` is the moment decode can start. Written out in docs/scoring.md.
 
 Read next: `reserve`, `admission`, `slo`, then `policy.joint`.
 """
@@ -37,7 +37,7 @@ TERMS: Final = (
     "slo_risk",
     "prefix_benefit",
 )
-"""Names of the seven terms in the order of DESIGN section 5; the last one is subtracted."""
+"""Names of the seven terms in the order of docs/scoring.md; the last one is subtracted."""
 
 
 def prefill_wait_s(queued_uncached_tokens: Number, prefill_tokens_per_s: Number) -> Number:
@@ -121,7 +121,7 @@ def kv_pressure_ratio(projected_ratio: Number, reserve_ratio: Number) -> Number:
     """
     Return reserve / (1 - U) - 1 where U reaches into the reserve, 0 where it does not, inf from U = 1 on.
 
-    Convex and without bound towards 1, zero while the reserve is untouched (DESIGN section 5). The shape is the
+    Convex and without bound towards 1, zero while the reserve is untouched. The shape is the
     barrier of smg's least-load score, k / (1 - k), moved to the edge of the reserve.
     """
     left_ratio = 1.0 - projected_ratio

@@ -182,7 +182,7 @@ def demand_tokens(
     """
     Return what admitting a request takes from available, in tokens of whole blocks.
 
-    ceil(prompt/page) + ceil(output/page) blocks (DESIGN section 5), less the whole blocks running sequences hold
+    ceil(prompt/page) + ceil(output/page) blocks, less the whole blocks running sequences hold
     already: a hit in evictable prefix saves compute and takes room, for its blocks stop being reclaimable.
     """
     shared_tokens = np.floor(active_hit_tokens / block_size_tokens) * block_size_tokens

@@ -17,7 +17,7 @@ WEIGHT_RANGE: Final = (0.0, 1_000.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """
-    Weights of the seven terms, in the order of DESIGN section 5; each 0 to 1,000.
+    Weights of the seven terms, in the order of docs/scoring.md; each 0 to 1,000.
 
     Equal compute, transfer and benefit weights price exactly the uncached work.
     """

@@ -50,7 +50,7 @@ _ALL: Final = (
     Policy(
         name="joint",
         title="Joint pair score",
-        source="DESIGN section 5: seven terms over every (prefill, decode) pair, after admission",
+        source="docs/scoring.md: seven terms over every (prefill, decode) pair, after admission",
         blind_spots="Only what telemetry and leases show; its predictions err by the calibrated spread.",
         filters=EVERY,
         score_unit="TTFT budgets",
@@ -59,7 +59,7 @@ _ALL: Final = (
     Policy(
         name="guarded-utilization",
         title="Guarded utilization",
-        source="hard gates of DESIGN section 5, then the lowest (committed + demand) / usable",
+        source="hard gates of docs/scoring.md, then the lowest (committed + demand) / usable",
         blind_spots="Queues, speed, the link, where KV grows or shrinks, prefix hits.",
         filters=EVERY,
         score_unit="ratio of usable",
