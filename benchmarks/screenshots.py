@@ -37,16 +37,15 @@ class Picture:
     demo: tuple[str, ...]
     path: str
     height: int = 900
-    warm_s: float = 75.0
+    warm_s: float = 60.0
 
 
-_RUSH = ("--scenario", "rush", "--seed", "7")
 _FULL = ("--scenario", "saturation", "--seed", "7")
 _LOSS = ("--scenario", "node-loss", "--seed", "7")
 _REAL = ("--recording", str(RECORDING), "--at-end", "stay")
 
 PICTURES = (
-    Picture("fleet", _RUSH, "/", 1240),
+    Picture("fleet", _FULL, "/", 1240, warm_s=125.0),
     Picture("fleet-share-zh", _FULL, "/?unit=share&order=committed&lang=zh", 900),
     Picture("worker", _FULL, "/worker?pool=decode-2/0&range=5m", 1500),
     Picture("sources", _FULL, "/sources", 0),
@@ -98,9 +97,9 @@ def shoot(browser: Any, base: str, picture: Picture, theme: str, folder: Path) -
     """Draw one picture in one theme."""
     page = browser.new_page(viewport={"width": WIDTH, "height": picture.height or 1000}, color_scheme=theme)
     page.goto(f"{base}{picture.path}")
-    page.wait_for_selector("h1")
+    page.wait_for_selector("h1", timeout=120_000)
     if "sources" not in picture.path:
-        page.wait_for_selector(".kv-plot[data-ticks]", timeout=40_000)
+        page.wait_for_selector(".kv-plot[data-ticks]", timeout=120_000)
     page.wait_for_timeout(5000)
     if not picture.height:
         height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")

@@ -48,7 +48,8 @@ def states(fleet: FleetSnapshot) -> bool:
             st.error(t("fleet.silent", workers=_named(silent)))
         return False
     if not any(pool.state.is_scored for pool in fleet.pools):
-        st.error(t("fleet.all_old", age=number.age(figures.oldest_age_s(fleet.pools))))
+        age_s = figures.oldest_age_s(fleet.pools)
+        st.error(t("fleet.none_answered") if age_s is None else t("fleet.all_old", age=number.age(age_s)))
     if silent:
         st.warning(t("fleet.silent", workers=_named(silent)))
     return True
@@ -131,12 +132,13 @@ def key_figures(fleet: FleetSnapshot) -> None:
         )
     with spot[4]:
         missing = t("fleet.free_unknown", count=held.free_unknown_count) if held.free_unknown_count else ""
+        nothing = t("fleet.free_no_prefix" if held.prefix_blocks == 0 else "common.unknown")
         evictable = t("fleet.free_prefix", blocks=number.compact(held.prefix_blocks)) if held.prefix_blocks else ""
         widgets.key_figure(
             t("fleet.free"),
             ("≥ " if missing and held.free_blocks is not None else "")
             + number.compact(held.free_blocks, absent=t("common.unknown")),
-            " · ".join(filter(None, (evictable, missing))) or t("fleet.free_no_prefix"),
+            " · ".join(filter(None, (evictable, missing))) or nothing,
             t("fleet.free_help"),
         )
     with spot[5]:
@@ -147,10 +149,12 @@ def key_figures(fleet: FleetSnapshot) -> None:
             ("≥ " if missing and whole.waiting_count is not None else "")
             + number.compact(whole.waiting_count, absent=t("common.unknown")),
             " · ".join(filter(None, (t("fleet.waiting_tokens", tokens=need) if need else "", missing)))
-            or t("fleet.waiting_requests"),
+            or t("fleet.waiting_requests" if whole.waiting_count is not None else "common.unknown"),
             t("fleet.waiting_help"),
         )
-    st.caption(t("fleet.tick", at=number.instant(fleet.at_s), age=number.age(figures.oldest_age_s(fleet.pools))))
+    at = number.instant(fleet.at_s)
+    age = number.age(figures.oldest_age_s(fleet.pools))
+    st.caption(t("fleet.tick", at=at, age=age) if whole.scored_count else t("fleet.tick_none", at=at))
 
 
 def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:

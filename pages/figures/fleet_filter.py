@@ -97,7 +97,7 @@ def not_scored(pools: Sequence[PoolSnapshot], t: Say) -> list[str]:
         ages = [pool.age_s for pool in members if pool.age_s is not None]
         said.append(
             t(
-                "fleet.not_scored",
+                "fleet.not_scored" if ages else "fleet.not_scored_ever",
                 sign=STATES[state][0],
                 state=t(f"common.state_{state}"),
                 age=number.age(max(ages, default=None), absent=t("common.unknown")),

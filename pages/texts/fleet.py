@@ -72,8 +72,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "已承诺中位 {median}，最高 {max}（{pool}）· 空闲 {free} · 等待 {waiting}",
     ),
     "prefill_empty": (
-        "Prefill pools hold a prompt only until it is handed over; near-empty bars here are normal.",
-        "Prefill 池只在移交前保存提示词；这里接近空的柱子是正常的。",
+        "Prefill pools hold a prompt only until it is handed over: little active here is normal.",
+        "Prefill 池只在移交前保存提示词：这里活跃很少是正常的。",
     ),
     "bars_alt": (
         "{title}: composition of {count} pools as stacked bars.",
@@ -114,6 +114,15 @@ TEXTS: dict[str, tuple[str, str]] = {
     "all_old": (
         "Every figure here is old: no pool has answered for {age}. Nothing below is current.",
         "这里所有数据都已陈旧：{age} 内没有任何池应答。以下内容均非当前。",
+    ),
+    "none_answered": (
+        "No worker has answered yet; nothing is known of the fleet.",
+        "还没有工作节点应答；对集群一无所知。",
+    ),
+    "tick_none": ("as of {at} · no figure is fresh enough to be scored", "截至 {at} · 没有足够新、可评分的数据"),
+    "not_scored_ever": (
+        "{sign} **{state}**, no figure yet: {pools}. {reason}",
+        "{sign} **{state}**，尚无数据：{pools}。{reason}",
     ),
     "silent": ("Not answering: {workers}", "未应答：{workers}"),
     "findings": ("Findings", "发现"),

@@ -225,6 +225,7 @@ def test_pools_that_are_not_scored_are_named_with_their_reason(fleet_of_demo, ma
     said = fleet_filter.not_scored(pools, T)
     assert len(said) == 2
     assert any("d4/1" in line and "42 s" in line for line in said)
+    assert any("no figure yet" in line for line in said)
     assert not any("](http" in line for line in said)
     assert fleet_filter.not_scored([item for item in pools if item.state.is_scored], T) == []
 

@@ -224,3 +224,27 @@ def test_a_store_that_cannot_be_read_is_a_sentence(watch, fleet_of_demo, monkeyp
     app = _open("fleet", at="2026-11-30 14:05:00")
     assert any("the store is gone" in item.value and "](http" not in item.value for item in app.warning)
     assert not app.get("bidi_component")
+
+
+def test_workers_that_never_answered_are_named_and_nothing_is_a_number(watch, make_pool) -> None:
+    """Down from the start: the reason is there, key figures read unknown, and no age is made up."""
+    item = make_pool(
+        usable=None,
+        used=None,
+        arrived=None,
+        prefix=None,
+        running=None,
+        waiting=None,
+        block=None,
+        age_s=None,
+        state=SourceState.DOWN,
+        reason="connect-refused: 10.0.0.9:30000",
+    )
+    watch(FleetSnapshot(at_s=item.at_s, pools=(item,)))
+    app = _open("fleet")
+    said = " ".join(error.value for error in app.error)
+    assert "No worker has answered yet" in said
+    assert "connect\\-refused" in said
+    assert "–" not in said
+    assert [metric.value for metric in app.metric][1] == "unknown"
+    assert [metric.value for metric in app.metric][4:] == ["unknown", "unknown"]
