@@ -24,6 +24,7 @@ from simulation.layout import (
     A_UNDRAIN,
     F_ARRIVAL,
     F_LAST,
+    F_PLACED,
     FLAG_CANCEL,
     FLAG_NONE,
     FLAG_REROUTE,
@@ -129,6 +130,7 @@ def place(s: State, r: int, t: float) -> None:
         s.g[G_OPEN] += 1
         close(s, r, t, O_REJECTED)
         return
+    s.rf[r, F_PLACED] = t
     if s.g[G_LEASES] != 0:
         s.ri[r, R_LEASED] = 3
         s.pf[s.ri[r, R_P], L_PROMPT] += s.ri[r, R_PROMPT]

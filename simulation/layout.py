@@ -60,8 +60,9 @@ from typing import Any, NamedTuple
     F_ALLOCATED,
     F_LAST,  # last token out, for inter-token gaps of those that join
     F_BYTES,  # sent over links
+    F_PLACED,  # given to its pools, the last time
     NF,
-) = range(11)
+) = range(12)
 
 # Stages.
 (

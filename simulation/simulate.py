@@ -211,7 +211,9 @@ def _dense_keys(hash_ids: IntArray) -> IntArray:
 def _set_options(state: State, options: SimulationOptions, policy_code: int, last_arrival_s: float) -> State:
     g, gf = state.g, state.gf
     g[lay.G_POLICY] = policy_code
-    g[lay.G_LEASES] = int(options.is_leasing)
+    # Round robin and random never look, so they never learn that a lease has become visible either.
+    is_looking = policy_code not in (lay.POLICY_ROUND_ROBIN, lay.POLICY_RANDOM)
+    g[lay.G_LEASES] = int(options.is_leasing and is_looking)
     g[lay.G_ON_FULL] = int(options.is_rejecting)
     gf[lay.V_GATE] = options.gate_ratio
     gf[lay.V_PERIOD] = options.sample_period_s

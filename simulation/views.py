@@ -7,9 +7,11 @@ What a router sees of the pools: late telemetry, its own leases, and which pools
 ago or more. Leases bridge the gap: what the router placed itself and telemetry cannot show yet is added back, once.
 """
 
+import math
+
 from simulation.layout import (
     F_ALLOCATED,
-    F_ARRIVAL,
+    F_PLACED,
     G_FROZEN,
     G_HANDSHAKE,
     G_LEASE_COUNT,
@@ -78,15 +80,16 @@ def pick_row(s: State, t: float) -> None:
         if s.seen_at[i % rows] <= t - s.gf[V_AGE]:
             s.g[G_VIEW] = i % rows
             break
-    if s.g[G_LEASES] == 0 or s.g[G_VIEW] < 0:
+    if s.g[G_LEASES] == 0:
         return
-    seen_at = s.seen_at[s.g[G_VIEW]]
+    seen_at = s.seen_at[s.g[G_VIEW]] if s.g[G_VIEW] >= 0 else -math.inf
     kept = 0
     for i in range(s.g[G_LEASE_COUNT]):
         r = s.leases[i]
-        if s.rf[r, F_ARRIVAL] <= seen_at:
+        if s.rf[r, F_PLACED] <= seen_at:
             drop_leases(s, r, 1)
-        shown_at = s.rf[r, F_ARRIVAL] if s.g[G_HANDSHAKE] == 0 or s.ri[r, R_P] == s.ri[r, R_D] else s.rf[r, F_ALLOCATED]
+        is_seen_at_once = s.g[G_HANDSHAKE] == 0 or s.ri[r, R_P] == s.ri[r, R_D]
+        shown_at = s.rf[r, F_PLACED] if is_seen_at_once else s.rf[r, F_ALLOCATED]
         if shown_at <= seen_at:
             drop_leases(s, r, 2)
         if s.ri[r, R_LEASED] != 0:
