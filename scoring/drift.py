@@ -1,0 +1,92 @@
+"""
+Has what we learnt stopped being true? Page-Hinkley's test on errors of prediction, both ways.
+
+The test adds up how far errors lie beyond their usual level plus an allowance; the sum stays near 0 while nothing
+changes and climbs steadily after a shift, so that a lasting change of a few percent is found and a single odd minute
+is not. Source: Page 1954, Hinkley 1971; parameters as in Gama et al. 2014.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+ALLOWANCE_SIGMAS: Final = 0.25
+"""Shifts below twice this are not looked for (chosen: half the smallest shift of interest, Page's rule)."""
+THRESHOLD_SIGMAS: Final = 20.0
+"""Chosen with the allowance: a false alarm about once in 10^5 independent errors (exp(2 * 0.25 * 20) / ...)."""
+LEARN_COUNT: Final = 30
+"""Errors that set the usual level and spread before anything can alarm."""
+SPREAD_FLOOR_RATIO: Final = 0.005
+"""Spreads below half a percent count as half a percent: nobody acts on less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftState:
+    """
+    Where the test stands.
+
+    Attributes:
+        count: Errors taken.
+        mean_ratio: Usual error, from the first LEARN_COUNT.
+        spread_ratio: Its standard deviation, from the same.
+        up_sigmas: How far errors have climbed beyond the usual.
+        down_sigmas: How far they have fallen below it.
+        alarm_at_s: When it went off; stays until reset.
+        direction: "longer" or "shorter" than predicted when it went off, else "".
+        since_at_s: Where the climb began that set it off: the change is about there.
+    """
+
+    count: int = 0
+    mean_ratio: float = 0.0
+    spread_ratio: float = 0.0
+    up_sigmas: float = 0.0
+    down_sigmas: float = 0.0
+    alarm_at_s: float | None = None
+    direction: str = ""
+    since_at_s: float | None = None
+    squares: float = 0.0
+    up_since_at_s: float | None = None
+    down_since_at_s: float | None = None
+
+    @property
+    def is_drifting(self) -> bool:
+        """Say whether the alarm has gone off."""
+        return self.alarm_at_s is not None
+
+
+def drift_step(state: DriftState, at_s: float, error_ratio: float) -> DriftState:
+    """
+    Return the state after one more error, (actual - predicted) / predicted.
+
+    An error that is not finite changes nothing.
+    """
+    if not math.isfinite(error_ratio):
+        return state
+    count = state.count + 1
+    if count <= LEARN_COUNT:
+        mean = state.mean_ratio + (error_ratio - state.mean_ratio) / count
+        squares = state.squares + (error_ratio - state.mean_ratio) * (error_ratio - mean)
+        spread = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+        return replace(state, count=count, mean_ratio=mean, squares=squares, spread_ratio=spread)
+    sigmas = (error_ratio - state.mean_ratio) / max(state.spread_ratio, SPREAD_FLOOR_RATIO)
+    # One wild error may not set it off alone.
+    sigmas = min(max(sigmas, -4.0), 4.0)
+    up = max(state.up_sigmas + sigmas - ALLOWANCE_SIGMAS, 0.0)
+    down = max(state.down_sigmas - sigmas - ALLOWANCE_SIGMAS, 0.0)
+    up_since = None if up == 0.0 else state.up_since_at_s if state.up_since_at_s is not None else at_s
+    down_since = None if down == 0.0 else state.down_since_at_s if state.down_since_at_s is not None else at_s
+    alarm_at_s, direction, since = state.alarm_at_s, state.direction, state.since_at_s
+    if alarm_at_s is None and max(up, down) > THRESHOLD_SIGMAS:
+        alarm_at_s = at_s
+        direction, since = ("longer", up_since) if up >= down else ("shorter", down_since)
+    return replace(
+        state,
+        count=count,
+        up_sigmas=up,
+        down_sigmas=down,
+        up_since_at_s=up_since,
+        down_since_at_s=down_since,
+        alarm_at_s=alarm_at_s,
+        direction=direction,
+        since_at_s=since,
+    )
