@@ -1,25 +1,25 @@
 """
-The way to the workers: an `httpx` transport with one kept connection a worker, for thousands of distinct origins.
+The way to the workers: an `httpx` transport over aiohttp, for thousands of distinct origins.
 
 httpx's own pool looks at every open connection for every request, which is quadratic in origins (47 s a cycle at 500
-workers, measured). The seam stays httpx's: tests inject `httpx.MockTransport`. Errors are told apart here: refused,
-name lookup, TLS, timeout.
+workers, measured); aiohttp's is not. The seam stays httpx's: tests inject `httpx.MockTransport`. Errors are told apart
+here (refused, name lookup, TLS, timeout), which the generic adapter folds into `ConnectTimeout`.
 """
 
-import asyncio
 import os
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Final
 
+import aiohttp
 import httpx
+from yarl import URL
 
-from collectors.plain_http import Connection, Headers
 from collectors.settings import TlsSettings
 
-_EYEBALLS_DELAY_S: Final = 0.25
-_Origin = tuple[str, str, int]
+_READ_CHUNK_BYTES: Final = 64 * 1024
+_KEEPALIVE_S: Final = 75.0
+_DNS_TTL_S: Final = 30
 
 
 class NameLookupError(httpx.ConnectError):
@@ -34,6 +34,28 @@ class TlsError(httpx.ConnectError):
     """The TLS handshake failed, most often for the certificate."""
 
 
+class _Body(httpx.AsyncByteStream):
+    """The raw body of an answer; closing it early drops the connection, so that a huge body is not read to its end."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_chunked(_READ_CHUNK_BYTES):
+                yield chunk
+        except aiohttp.ClientError as error:
+            raise httpx.ReadError(_text(error)) from error
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("the answer stopped coming") from error
+
+    async def aclose(self) -> None:
+        if self._response.content.is_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
 def ssl_context(tls: TlsSettings) -> ssl.SSLContext:
     """Return the TLS side of the settings; OSError or ssl.SSLError when its files cannot be used."""
     context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
@@ -45,31 +67,12 @@ def ssl_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-class _Body(httpx.AsyncByteStream):
-    """A body being read; closed before its end, the connection is dropped, so that a huge body is not read on."""
-
-    def __init__(self, owner: "FleetTransport", origin: _Origin, connection: Connection, status: int, headers: Headers):
-        self._owner = owner
-        self._origin = origin
-        self._connection = connection
-        self._parts = connection.body(status, headers)
-        self._is_closed = False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._parts
-
-    async def aclose(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._owner.give_back(self._origin, self._connection)
-
-
 class FleetTransport(httpx.AsyncBaseTransport):
     """
-    Kept connections to all workers, as many to one as are in use at once.
+    One pool of keep-alive connections to all workers.
 
     Redirects are not followed, bodies not decompressed, cookies not kept, proxies and the environment not asked.
-    GET without a body is all it sends. To be used and closed inside one event loop.
+    To be made and closed inside the event loop that uses it.
     """
 
     def __init__(self, tls: TlsSettings | None = None, *, max_open_connections: int = 4096) -> None:
@@ -77,128 +80,76 @@ class FleetTransport(httpx.AsyncBaseTransport):
         self._ssl = ssl_context(tls)
         self._server_name = tls.server_name
         self._max_open_connections = max_open_connections
-        self._idle: dict[_Origin, list[Connection]] = {}
-        self._idle_count = 0
-        self._in_use: set[Connection] = set()
-        self._free = asyncio.Semaphore(max_open_connections)
-        self._is_closed = False
+        self._session: aiohttp.ClientSession | None = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=self._max_open_connections,
+            limit_per_host=0,
+            ssl=self._ssl,
+            keepalive_timeout=_KEEPALIVE_S,
+            ttl_dns_cache=_DNS_TTL_S,
+            enable_cleanup_closed=False,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            max_line_size=16 * 1024,
+            max_field_size=16 * 1024,
+        )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one GET; httpx errors, with `NameLookupError`, `RefusedError` and `TlsError` for their kinds."""
-        if self._is_closed:
-            raise httpx.UnsupportedProtocol("the transport is closed")
-        url = request.url
-        if request.method != "GET" or url.scheme not in ("http", "https"):
-            raise httpx.UnsupportedProtocol(f"{request.method} {url.scheme}: only GET over http and https")
-        origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
-        await self._free.acquire()
+        """Send one request; httpx errors, with `NameLookupError`, `RefusedError` and `TlsError` for their kinds."""
+        if self._session is None:
+            self._session = self._open()
+        timeout = request.extensions.get("timeout", {})
         try:
-            connection, status, headers = await self._exchange(origin, request)
-        except BaseException:
-            self._free.release()
-            raise
+            response = await self._session.request(
+                request.method,
+                URL(str(request.url), encoded=True),
+                headers={key.decode("latin-1"): value.decode("latin-1") for key, value in request.headers.raw},
+                data=request.content or None,
+                allow_redirects=False,
+                server_hostname=self._server_name if request.url.scheme == "https" else None,
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    connect=timeout.get("pool"),
+                    sock_connect=timeout.get("connect"),
+                    sock_read=timeout.get("read"),
+                ),
+            )
+        except aiohttp.ClientConnectorDNSError as error:
+            raise NameLookupError(f"the name {error.host} does not resolve") from error
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+            raise TlsError(_text(error)) from error
+        except aiohttp.ClientConnectorError as error:
+            number = error.os_error.errno
+            reason = os.strerror(number) if number else _text(error.os_error)
+            raise RefusedError(f"{error.host}:{error.port}: {reason.lower()}") from error
+        except (aiohttp.ConnectionTimeoutError, aiohttp.SocketTimeoutError, TimeoutError) as error:
+            is_connect = isinstance(error, aiohttp.ConnectionTimeoutError)
+            raise (httpx.ConnectTimeout if is_connect else httpx.ReadTimeout)(_text(error) or "no answer") from error
+        except aiohttp.ClientError as error:
+            raise httpx.RemoteProtocolError(_text(error)) from error
+        except (ValueError, OSError) as error:
+            raise httpx.UnsupportedProtocol(_text(error)) from error
         return httpx.Response(
-            status_code=status,
-            headers=headers,
-            stream=_Body(self, origin, connection, status, headers),
+            status_code=response.status,
+            headers=response.raw_headers,
+            stream=_Body(response),
             request=request,
         )
 
-    async def _exchange(self, origin: _Origin, request: httpx.Request) -> tuple[Connection, int, Headers]:
-        message = request.extensions.get("kvscope_message")
-        if message is None:
-            # Made once a prepared request and kept with it.
-            request.extensions = {**request.extensions, "kvscope_message": (message := _message(request))}
-        timeout = request.extensions.get("timeout", {})
-        for is_first in (True, False):
-            connection, is_kept = await self._connect(origin, timeout.get("connect"))
-            self._in_use.add(connection)
-            try:
-                connection.send(message)
-                async with asyncio.timeout(timeout.get("read")):
-                    status, headers = await connection.head()
-            except BaseException as error:
-                self._in_use.discard(connection)
-                connection.close()
-                if isinstance(error, TimeoutError):
-                    raise httpx.ReadTimeout("no answer in time") from error
-                # A worker may close a kept connection just as it is used again: that is no answer, so ask once more.
-                if is_first and is_kept and isinstance(error, httpx.TransportError) and not connection.received_bytes:
-                    continue
-                raise
-            return connection, status, headers
-        raise httpx.RemoteProtocolError("server disconnected without an answer")
-
-    async def _connect(self, origin: _Origin, connect_s: float | None) -> tuple[Connection, bool]:
-        """Return a connection and whether it was used before."""
-        # Taken out and put back at the end: the dictionary stays in the order of last use.
-        kept = self._idle.pop(origin, [])
-        self._idle_count -= len(kept)
-        while kept:
-            connection = kept.pop()
-            if not connection.is_lost:
-                if kept:
-                    self._idle[origin] = kept
-                    self._idle_count += len(kept)
-                return connection, True
-        self._make_room()
-        scheme, host, port = origin
-        is_tls = scheme == "https"
-        try:
-            async with asyncio.timeout(connect_s):
-                _, made = await asyncio.get_running_loop().create_connection(
-                    Connection,
-                    host,
-                    port,
-                    ssl=self._ssl if is_tls else None,
-                    server_hostname=(self._server_name or host) if is_tls else None,
-                    happy_eyeballs_delay=_EYEBALLS_DELAY_S,
-                )
-        except TimeoutError as error:
-            raise httpx.ConnectTimeout("no connection in time") from error
-        except socket.gaierror as error:
-            raise NameLookupError(f"the name {host} does not resolve") from error
-        except ssl.SSLError as error:
-            raise TlsError(" ".join(str(error).split())[:300]) from error
-        except (OSError, ValueError) as error:
-            number = getattr(error, "errno", None)
-            reason = os.strerror(number).lower() if number else type(error).__name__
-            raise RefusedError(f"{host}:{port}: {reason}") from error
-        return made, False
-
-    def _make_room(self) -> None:
-        """Close the kept connections unused for longest while, with one more, too many would be open."""
-        while self._idle_count and len(self._in_use) + self._idle_count >= self._max_open_connections:
-            connections = self._idle.pop(next(iter(self._idle)))
-            self._idle_count -= len(connections)
-            for connection in connections:
-                connection.close()
-
-    def give_back(self, origin: _Origin, connection: Connection) -> None:
-        """Take a connection back: kept when its answer was read to the end, else dropped."""
-        self._in_use.discard(connection)
-        self._free.release()
-        if connection.is_reusable and not self._is_closed:
-            self._idle.setdefault(origin, []).append(connection)
-            self._idle_count += 1
-        else:
-            connection.close()
-
     async def aclose(self) -> None:
         """Close every connection."""
-        self._is_closed = True
-        for connection in [*self._in_use, *(c for kept in self._idle.values() for c in kept)]:
-            connection.close()
-        self._idle.clear()
-        self._idle_count = 0
-        # One turn, in which the sockets are really closed.
-        await asyncio.sleep(0)
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
 
 
-def _message(request: httpx.Request) -> bytes:
-    """Return the request as bytes; an error for a value that would end a line."""
-    target = request.url.raw_path
-    lines = [b"GET " + target + b" HTTP/1.1", *(name + b": " + value for name, value in request.headers.raw)]
-    if any(b"\r" in line or b"\n" in line for line in lines):
-        raise httpx.UnsupportedProtocol("a header with a line break in it")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+def _text(error: BaseException) -> str:
+    """Return one bounded line of an error; its address never carries a query, for none is asked with one."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
