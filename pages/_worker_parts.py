@@ -17,6 +17,9 @@ from scoring.model import Figure, PoolSnapshot, SourceState
 
 RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h": 86400.0, "7d": 604800.0}
 _POLLS_S: Final = 300.0
+_POLLS_TICK_S: Final = 5.0
+_POINTS: Final = 600
+_EVERY_TICK_S: Final = 900.0
 
 
 def gone(pool_id: str) -> None:
@@ -133,7 +136,14 @@ def over_time(pool: PoolSnapshot, span: str, unit: str) -> None:
     end_s = pool.at_s
     start_s = end_s - RANGES_S[span]
     try:
-        history, is_memory = context.pool_history(pool, start_s, end_s)
+        # A day is not read anew every two seconds: a new point is due only when the range moves by one of its points.
+        tick = end_s if RANGES_S[span] <= _EVERY_TICK_S else end_s // (RANGES_S[span] / _POINTS)
+        history, is_memory = context.shared(
+            "worker.history",
+            tick,
+            (pool.pool_id, span, context.past_at_s()),
+            lambda: context.pool_history(pool, start_s, end_s, _POINTS),
+        )
     except KvscopeError as error:
         context.read_failed(error)
         return
@@ -199,7 +209,12 @@ def polls(pool: PoolSnapshot) -> None:
     t = context.say()
     with st.expander(t("worker.polls")):
         try:
-            outcomes = context.worker_polls(pool.worker_id, pool.at_s - _POLLS_S, pool.at_s + 1.0)
+            outcomes = context.shared(
+                "worker.polls",
+                pool.at_s // _POLLS_TICK_S,
+                pool.worker_id,
+                lambda: context.worker_polls(pool.worker_id, pool.at_s - _POLLS_S, pool.at_s + 1.0),
+            )
         except KvscopeError as error:
             context.read_failed(error)
             return
