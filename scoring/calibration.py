@@ -175,7 +175,7 @@ def _partial_spread(design: FloatArray, weights: FloatArray, free: Sequence[int]
         others = np.delete(rows, at, axis=1)
         own = rows[:, at]
         left = own - others @ np.linalg.lstsq(others, own, rcond=1e-12)[0] if others.shape[1] else own
-        shares.append(float(np.linalg.norm(left) / max(np.linalg.norm(own), 1e-300)))
+        shares.append(float(np.linalg.norm(left)) / max(float(np.linalg.norm(own)), 1e-300))
     return np.array(shares)
 
 

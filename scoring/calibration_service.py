@@ -41,6 +41,11 @@ _PREFILL_HINTS: Final = (
     "it takes prompts of different length",
     "it takes prompts of many thousand tokens",
 )
+_ROUGH: Final = "those of a window are taken as equally long, so that base and context term are rough"
+_SHARED: Final = (
+    "sequences that share a prefix read it once each and hold it once: the part per sequence takes that up, so it "
+    "holds for traffic like this one"
+)
 _TRANSFER_HINTS: Final = ("it takes small hand-overs", "it takes hand-overs of different size")
 
 
@@ -99,10 +104,7 @@ def fit_prefill(
     if len(alone) < min_rows:
         mixed = [each for each in windows if each.request_count]
         if len(mixed) >= 2 * min_rows:
-            notes = (
-                f"only {len(alone)} prompts were computed alone: those of a window are taken as equally long, so that "
-                "base and context term are rough",
-            )
+            notes = (f"only {len(alone)} prompts were computed alone: {_ROUGH}",)
             alone = mixed
     counts = np.array([each.request_count or 1.0 for each in alone])
     new = np.array([each.new_tokens for each in alone]) / counts
@@ -322,10 +324,7 @@ def fit_service(
         for pool, bias in sorted(odd.items(), key=lambda item: -abs(item[1]))[:5]
     )
     if kind.role is not Role.DECODE and decode_fit.is_made:
-        notes += (
-            "sequences that share a prefix read it once each and hold it once: the part per sequence takes that up, so "
-            "it holds for traffic like this one",
-        )
+        notes += (_SHARED,)
     return ServiceFit(
         kind=kind,
         prior=base,

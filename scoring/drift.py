@@ -13,7 +13,7 @@ from typing import Final
 ALLOWANCE_SIGMAS: Final = 0.25
 """Shifts below twice this are not looked for (chosen: half the smallest shift of interest, Page's rule)."""
 THRESHOLD_SIGMAS: Final = 20.0
-"""Chosen with the allowance: a false alarm about once in 10^5 independent errors (exp(2 * 0.25 * 20) / ...)."""
+"""Chosen with the allowance: by Siegmund's approximation a false alarm about once in 4e5 independent errors."""
 LEARN_COUNT: Final = 30
 """Errors that set the usual level and spread before anything can alarm."""
 SPREAD_FLOOR_RATIO: Final = 0.005
