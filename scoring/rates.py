@@ -92,6 +92,10 @@ def slope(at_s: FloatArray, values: FloatArray) -> tuple[float, float] | None:
     return trend, deviation
 
 
+INFLATED_RATIO: Final = 0.05
+"""Lookups beyond the prompt tokens, as a share of all, that are repeats and no skew between two counters. Chosen."""
+
+
 class _Window:
     """The columns of a pool between two instants, with the clock that fits the figures."""
 
@@ -308,6 +312,14 @@ def _ratio(window: _Window) -> Figure:
     hits, queries = found.amounts
     if queries <= 0:
         return unknown("no prompt was looked up in the window")
+    prompts = window.increase("prompt_tokens_total")
+    if prompts is not None and window.increase("retracted_total") is not None:
+        # vLLM looks a preempted or retried request up again, and it then hits its own blocks (vllm-project/vllm#25780).
+        repeated = queries - prompts.amounts[0]
+        if repeated > INFLATED_RATIO * queries and prompts.amounts[0] > 0:
+            high = min(1.0, max(0.0, hits - repeated) / prompts.amounts[0])
+            reason = f"inflated: {repeated:.0f} of {queries:.0f} tokens looked up are repeats; hits {hits:.0f}"
+            return estimated(None, f"{reason}, {_note(found)}", low=0.0, high=high)
     return derived(min(1.0, hits / queries), f"prefix hits / looked up, in tokens, {_note(found)}")
 
 

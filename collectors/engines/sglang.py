@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from collectors.engines.contract import Answer, NotUnderstood, Question
+from collectors.engines.memo import Remembered
 from collectors.engines.numbers import decode_json
 from collectors.engines.sglang_info import Info, is_server_info, parse_info
 from collectors.engines.sglang_loads import Loads, parse_get_load, parse_loads
@@ -44,6 +45,9 @@ _RARE: Final = (
     Question(path=MODEL_INFO, every_s=60.0, max_bytes=1024 * 1024),
     Question(path=SERVER_INFO, every_s=60.0, max_bytes=4 * 1024 * 1024),
 )
+# Parsed results are shared between polls: nothing below changes them.
+_metrics: Final = Remembered(parse_metrics)
+_info: Final = Remembered(parse_info)
 _OLD_RARE: Final = (
     Question(path=OLD_MODEL_INFO, every_s=300.0, max_bytes=1024 * 1024),
     Question(path=OLD_SERVER_INFO, every_s=300.0, max_bytes=4 * 1024 * 1024),
@@ -80,13 +84,13 @@ class Sglang:
         loads = parse_loads(loads_answer.body) if loads_answer is not None else None
         metrics = None
         if metrics_answer is not None:
-            metrics = parse_metrics(metrics_answer.body)
+            metrics = _metrics(metrics_answer.body)
             if loads is None:
                 loads = parse_loads(metrics_answer.body)  # A saved `/v1/loads?format=prometheus` body.
                 metrics = None if loads is not None else metrics
         get_load_answer = _good(answers, GET_LOAD) if loads is None and metrics is None else None
         by_rank = parse_get_load(get_load_answer.body) if get_load_answer is not None else None
-        info = parse_info(_body(answers, SERVER_INFO, OLD_SERVER_INFO), _body(answers, MODEL_INFO, OLD_MODEL_INFO))
+        info = _info(_body(answers, SERVER_INFO, OLD_SERVER_INFO), _body(answers, MODEL_INFO, OLD_MODEL_INFO))
         if loads is not None:
             is_old = (
                 metrics_answer is not None

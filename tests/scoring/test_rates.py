@@ -201,3 +201,21 @@ def test_a_window_must_last():
     """A window of no length is a broken contract."""
     with pytest.raises(ValueError, match="window_s"):
         pool_rates(readings([0.0], used_tokens=[1.0]), 0.0, 0.0)
+
+
+def test_lookups_that_repeat_bound_the_hit_ratio_and_credit_nothing():
+    """Case P17: 566,000 of 1,590,000 looked-up tokens are repeats, so the true hits are at most 0: no point is given."""
+    columns = {
+        "prefix_hit_tokens_total": (0.0, 512_000.0),
+        "prefix_query_tokens_total": (0.0, 1_590_000.0),
+        "prompt_tokens_total": (0.0, 1_024_000.0),
+        "retracted_total": (0.0, 553.0),
+    }
+    figure = pool_rates(readings((0.0, 5.0), **columns), 5.0, 60.0).prefix_hit_ratio
+    assert (figure.value, figure.low, figure.high) == (None, 0.0, 0.0)
+    assert figure.provenance is Provenance.ESTIMATED
+    assert "566000" in figure.reason
+    honest = pool_rates(
+        readings((0.0, 5.0), **{**columns, "prefix_query_tokens_total": (0.0, 1_024_000.0)}), 5.0, 60.0
+    ).prefix_hit_ratio
+    assert honest.value == pytest.approx(0.5)
