@@ -345,7 +345,10 @@ def _layout(rows: Sequence[_Row], longest: float, unit: str, height: int, t: Say
         "showgrid": False,
         "zeroline": False,
         "showline": False,
-        "ticks": "",
+        # Unseen ticks keep the labels off the bars.
+        "ticks": "outside",
+        "ticklen": 7,
+        "tickcolor": "rgba(0,0,0,0)",
     }
     return theme.layout(
         height=height,
