@@ -46,9 +46,9 @@ class AlarmSettings:
 
     horizon_s: float = 30.0
     half_life_s: float = 10.0
-    on_probability: float = 0.5
+    on_probability: float = 0.65
     on_dwell_s: float = 2.0
-    off_probability: float = 0.2
+    off_probability: float = 0.26
     off_dwell_s: float = 10.0
     walk_on_probability: float = 0.9
     walk_off_probability: float = 0.4
@@ -80,6 +80,7 @@ class Forecast:
         weights: One a feature of FEATURES, on the raw scale.
         squares: The same for squared features.
         intercept: Constant.
+        lows, highs: Range of each feature in the runs it was fitted on; outside it says nothing.
         horizon_s: What the labels were fitted on.
         source: Runs it was fitted on.
     """
@@ -87,21 +88,26 @@ class Forecast:
     weights: tuple[float, ...]
     squares: tuple[float, ...]
     intercept: float
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
     horizon_s: float
     source: str
 
     def probability(self, inputs: FloatArray) -> FloatArray:
-        """Return probabilities for inputs of shape (..., 6); NaN where one is unknown."""
+        """Return probabilities for inputs of shape (..., 6); NaN where one is unknown or outside what was fitted."""
         score = self.intercept + inputs @ np.array(self.weights) + (inputs**2) @ np.array(self.squares)
-        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(score, -60.0, 60.0))))
+        is_inside = ((inputs >= np.array(self.lows)) & (inputs <= np.array(self.highs))).all(axis=-1)
+        return np.asarray(np.where(is_inside, 1.0 / (1.0 + np.exp(-np.clip(score, -60.0, 60.0))), np.nan))
 
 
 FORECAST: Final = Forecast(
-    weights=(-1.0, -5.0, 15.0, -1.0, -2.0, -0.5),
-    squares=(0.0,) * 6,
-    intercept=0.0,
+    weights=(-4.25112, 4.4013, 17.3159, 0.960875, -5.96587, -0.752726),
+    squares=(0.565338, -4.84745, 162.612, -2.13039, 0.62812, -0.0896361),
+    intercept=2.94793,
+    lows=(0.0, 0.0, 0.0, 0.0, 0.0, 1.609),
+    highs=(5.71, 1.0, 0.3, 1.0, 1.0, 5.71),
     horizon_s=25.0,
-    source="placeholder until fitted",
+    source="kvscope backtest --fit, 100 simulated seeds",
 )
 
 
@@ -175,8 +181,7 @@ class PoolRisk:
     Attributes:
         exhausted_probability: P(available reaches 0 within the horizon), by the walk.
         thin_probability: P(available less reserved falls below the safety reserve within the horizon), by the walk.
-        retraction_probability: The forecast; None without the counters it needs.
-        exhaustion: Time until available reaches 0, with its interval.
+        retraction_probability: The forecast; None without the counters it needs, or outside what it was fitted on.
         drift_tokens_per_s, spread_tokens: Of what is left, per second and per square root of a second.
         headroom_tokens: Available - reserved - safety reserve; may be negative.
         committed_ratio: Committed / usable; may exceed 1.
@@ -188,7 +193,6 @@ class PoolRisk:
     exhausted_probability: float | None = None
     thin_probability: float | None = None
     retraction_probability: float | None = None
-    exhaustion: Exhaustion | None = None
     drift_tokens_per_s: float | None = None
     spread_tokens: float | None = None
     headroom_tokens: float | None = None
@@ -198,6 +202,13 @@ class PoolRisk:
     high_water_s: float | None = None
     danger: tuple[bool | None, bool | None, bool | None] = (None, None, None)
     reason: str = ""
+
+    @property
+    def exhaustion(self) -> Exhaustion | None:
+        """Return the time until available reaches 0, with its interval; None when not known."""
+        if self.available_tokens is None or self.drift_tokens_per_s is None or self.spread_tokens is None:
+            return None
+        return exhaustion(self.available_tokens, self.drift_tokens_per_s, self.spread_tokens)
 
     @property
     def is_danger(self) -> bool:
@@ -244,12 +255,12 @@ def pool_risk(
         return float(passage_probability(*(np.array(value) for value in values)))
 
     inputs = forecast_inputs(flows, history)
+    forecasted = math.nan if inputs is None else float(forecast.probability(inputs))
     return replace(
         base,
         exhausted_probability=touch(available),
         thin_probability=None if headroom is None else touch(headroom),
-        retraction_probability=None if inputs is None else float(forecast.probability(inputs)),
-        exhaustion=exhaustion(available, walk.drift_per_s, walk.spread_per_sqrt_s),
+        retraction_probability=forecasted if math.isfinite(forecasted) else None,
         drift_tokens_per_s=walk.drift_per_s,
         spread_tokens=walk.spread_per_sqrt_s,
         danger=_danger(base, float(flows.prefix_tokens[-1]), walk.drift_per_s, settings),
