@@ -7,6 +7,7 @@ Each subcommand is one module of `commands` with four names: `HELP` (one line), 
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ COMMANDS = (
 """Subcommands; `commands/<name>.py` is imported when `<name>` is called."""
 
 EXIT_WRONG_USE = 3
+EXIT_PIPE_CLOSED = 141
+"""What a shell reports for a process ended by a closed pipe (128 + SIGPIPE)."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.configure(sub)
         runners[name] = module.run
     args = parser.parse_args(arguments)
-    return int(runners[args.command](args))
+    try:
+        status = int(runners[args.command](args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has gone; the interpreter must not write its farewell there either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return status
 
 
 if __name__ == "__main__":

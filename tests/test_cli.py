@@ -1,5 +1,9 @@
 """The kvscope command: wrong use ends with status 3 and says how to use it."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import cli
@@ -12,3 +16,14 @@ def test_wrong_use_ends_with_status_3(argv: list[str], capsys: pytest.CaptureFix
         cli.main(argv)
     assert stop.value.code == cli.EXIT_WRONG_USE
     assert "usage: kvscope" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    """A pipe closed early (`kvscope geometry --list | head -1`) ends the command quietly."""
+    command = [sys.executable, str(Path(cli.__file__)), "geometry", "--list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert errors == b""
+    assert process.returncode in (0, cli.EXIT_PIPE_CLOSED)

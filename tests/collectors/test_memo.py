@@ -1,4 +1,4 @@
-"""Remembered parsing: the same body object is parsed once, another with equal text is parsed anew, memory is bounded."""
+"""Remembered parsing: the same body object is parsed once, an equal one anew, and memory is bounded."""
 
 from collectors.engines.memo import Remembered
 

@@ -204,7 +204,7 @@ def test_a_window_must_last():
 
 
 def test_lookups_that_repeat_bound_the_hit_ratio_and_credit_nothing():
-    """Case P17: 566,000 of 1,590,000 looked-up tokens are repeats, so the true hits are at most 0: no point is given."""
+    """Case P17: 566,000 of 1,590,000 tokens looked up are repeats, so true hits are at most 0: no point is given."""
     columns = {
         "prefix_hit_tokens_total": (0.0, 512_000.0),
         "prefix_query_tokens_total": (0.0, 1_590_000.0),
