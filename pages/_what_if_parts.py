@@ -30,8 +30,6 @@ from scoring.what_if import (
     placement,
 )
 
-FORMULA_ROW_PIXELS = 62
-"""Two lines of text: a formula with its numbers rarely fits one."""
 SENSITIVE_PAIRS = 20_000
 """Beyond this many pairs a decision takes milliseconds, and sensitivity asks for a hundred: only when switched on."""
 
@@ -145,20 +143,10 @@ def compared(decision: Decision, question: Question, words: tuple[str, str]) -> 
         return
     context.draw(figures.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
     st.markdown(f"**{t('what_if.formula_title')}**")
-    second = pairs[1][1] if len(pairs) > 1 else ()
-    columns = tables.formula_columns(pairs[0][1], second, t)
-    st.dataframe(
-        columns,
-        hide_index=True,
-        row_height=FORMULA_ROW_PIXELS,
-        height=len(pairs[0][1]) * FORMULA_ROW_PIXELS + 38,
-        column_config={
-            name: st.column_config.TextColumn(
-                t(f"what_if.col_{name}"), width="large" if name.startswith("how") else "small"
-            )
-            for name in columns
-        },
-    )
+    for column, (name, terms) in zip(st.columns(len(pairs)), pairs, strict=True):
+        with column:
+            st.caption(number.markdown(name))
+            st.code(tables.formula_text(terms, t), language=None, wrap_lines=True)
 
 
 def lists(decision: Decision) -> None:

@@ -114,18 +114,14 @@ def flip_columns(flips: Sequence[Flip], t: Say) -> dict[str, list[Any]]:
     return found
 
 
-def formula_columns(first: Sequence[Term], second: Sequence[Term], t: Say) -> dict[str, list[Any]]:
-    """Return the seven terms of one pair, or of two side by side, with the numbers put in."""
-    found: dict[str, list[Any]] = {
-        "term": [t(f"what_if.term_{term.name}") for term in first],
-        "weight": [number.significant(term.weight) for term in first],
-        "adds_a": [score_text(term.contribution) for term in first],
-        "how_a": [term.formula for term in first],
-    }
-    if second:
-        found["adds_b"] = [score_text(term.contribution) for term in second]
-        found["how_b"] = [term.formula for term in second]
-    return found
+def formula_text(terms: Sequence[Term], t: Say) -> str:
+    """Return the score of one pair as lines: what each term adds, weight x seconds, and the numbers put in."""
+    lines = []
+    for term in terms:
+        sign = "−" if term.name == "prefix_benefit" else "+"
+        lines.append(f"{sign} {score_text(abs(term.contribution)):>7}  {t(f'what_if.term_{term.name}')}")
+        lines.append(f"            {term.weight:g} × {term.formula}")
+    return "\n".join([*lines, f"= {score_text(sum(term.contribution for term in terms)):>7}"])
 
 
 def rejection_counts(decision: Decision) -> dict[str, int]:

@@ -174,11 +174,14 @@ def test_tables_hold_what_the_decision_holds() -> None:
         tables.rejection_columns(decision),
         tables.policy_columns(every_policy(question), titles, T),
         tables.flip_columns([*weight_flips(decision), *input_flips(question, decision)], T),
-        tables.formula_columns(decision.terms, decision.runner_up_terms, T),
     ]
     for table in found:
         assert len({len(column) for column in table.values()}) == 1
     assert found[1]["filter"] == ["no-room"]
+    lines = tables.formula_text(decision.terms, T).splitlines()
+    assert lines[-1].split() == ["=", figures.score_text(decision.score)]
+    assert len(lines) == 15
+    assert all(term.formula in lines[2 * place + 1] for place, term in enumerate(decision.terms))
     assert found[3]["at"][-1] == T("what_if.never")
     assert figures.score_text(None) == figures.score_text(math.inf) == "–"
     assert figures.score_text(0.0) == "0"
