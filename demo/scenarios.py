@@ -162,6 +162,112 @@ _ALL: Final = (
         period_s=150.0,
     ),
     Scenario(
+        name="same-share",
+        summary="for the tour: decode-1 fills with young sequences, decode-2 empties of old ones; shares meet",
+        phases=(
+            Phase(
+                start_s=0.0,
+                mix=_mix(1.5),
+                cohorts=(
+                    Cohort(
+                        count=12,
+                        prompt_tokens=6_500,
+                        output_tokens=500,
+                        output_step_tokens=95,
+                        prefill="prefill-1",
+                        decode="decode-2",
+                        spread_s=1.5,
+                        class_name="long_context",
+                    ),
+                ),
+            ),
+            Phase(
+                start_s=4.0,
+                mix=_mix(1.5),
+                cohorts=tuple(
+                    Cohort(
+                        count=23,
+                        prompt_tokens=900,
+                        output_tokens=1_500,
+                        output_step_tokens=20,
+                        prefill=prefill,
+                        decode="decode-1",
+                    )
+                    for prefill in ("prefill-2", "prefill-3")
+                ),
+            ),
+            Phase(start_s=40.0, mix=_mix(1.5)),
+        ),
+        period_s=45.0,
+    ),
+    Scenario(
+        name="two-choices",
+        summary="for the tour: decode-4 holds less but grows behind a slow link, decode-5 holds more and empties",
+        phases=(
+            Phase(
+                start_s=0.0,
+                mix=_mix(1.5),
+                cohorts=(
+                    Cohort(
+                        count=13,
+                        prompt_tokens=7_400,
+                        output_tokens=420,
+                        output_step_tokens=110,
+                        prefill="prefill-1",
+                        decode="decode-5",
+                        spread_s=1.5,
+                        class_name="long_context",
+                    ),
+                ),
+            ),
+            Phase(
+                start_s=5.0,
+                mix=_mix(1.5),
+                cohorts=tuple(
+                    Cohort(
+                        count=16,
+                        prompt_tokens=800,
+                        output_tokens=1_700,
+                        output_step_tokens=20,
+                        prefill=prefill,
+                        decode="decode-4",
+                        spread_s=1.0,
+                    )
+                    for prefill in ("prefill-2", "prefill-3")
+                ),
+            ),
+            Phase(
+                start_s=8.0,
+                mix=_mix(1.5),
+                slow={"decode-4": 0.3e9},
+                cohorts=(
+                    Cohort(
+                        count=2,
+                        prompt_tokens=10_000,
+                        output_tokens=100,
+                        prefill="prefill-4",
+                        decode="decode-4",
+                        spread_s=0.5,
+                        class_name="long_context",
+                    ),
+                ),
+            ),
+            Phase(start_s=34.0, mix=_mix(1.5)),
+        ),
+        period_s=45.0,
+    ),
+    Scenario(
+        name="chain",
+        summary="for the tour: saturation without its quiet beginning; the first pool retracts in half a minute",
+        phases=(
+            Phase(start_s=0.0, mix=_mix(12.0, LONG_ANSWERS)),
+            Phase(start_s=12.0, mix=TrafficMix(rate_per_s=66.0, shares={REASONING: 1.0})),
+            Phase(start_s=22.0, mix=_mix(8.0)),
+            Phase(start_s=62.0, mix=_mix(5.0)),
+        ),
+        period_s=150.0,
+    ),
+    Scenario(
         name="two-node",
         summary="D-A: 45 % used, 80 sequences at the start of long answers, growing, link congested; "
         "D-B: 68 % used, 24 sequences near their end, shrinking, link idle",
