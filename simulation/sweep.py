@@ -18,12 +18,12 @@ import numpy as np
 from scoring.model import Role
 from scoring.slo import SLO_CLASSES, SloClass
 from simulation.compare_policies import Expectations, resolve
-from simulation.compiled import compiled_run
+from simulation.compiled import compiled_run, is_ready
 from simulation.faults import Fault
 from simulation.fleet import FleetSpec, PoolSpec
 from simulation.report import RunReport, report_run
 from simulation.result import RunResult
-from simulation.simulate import SimulationOptions, simulate
+from simulation.simulate import PLAIN_REQUESTS, SimulationOptions, simulate
 from simulation.traffic import TrafficArrays
 
 WAIT_S: Final = 0.5
@@ -120,7 +120,8 @@ def run_job(job: Job, on_progress: Progress | None = None) -> Done:
         return not is_cancelled
 
     options = replace(job.options, slo_classes=job.classes)
-    if options.is_compiled:
+    if options.is_compiled is not False and (options.is_compiled or total > PLAIN_REQUESTS or is_ready()):
+        # Compiling is no part of a run's wall time.
         warm_up()
     began = time.perf_counter()
     result = simulate(
