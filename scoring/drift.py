@@ -10,12 +10,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-ALLOWANCE_SIGMAS: Final = 0.25
-"""Shifts below twice this are not looked for (chosen: half the smallest shift of interest, Page's rule)."""
-THRESHOLD_SIGMAS: Final = 20.0
-"""Chosen with the allowance: by Siegmund's approximation a false alarm about once in 4e5 independent errors."""
-LEARN_COUNT: Final = 30
-"""Errors that set the usual level and spread before anything can alarm."""
+ALLOWANCE_SIGMAS: Final = 0.5
+"""Shifts below twice this are not looked for (Page's rule: half the smallest shift of interest)."""
+THRESHOLD_SIGMAS: Final = 15.0
+"""With the allowance a false alarm about once in 10^6 independent errors (Siegmund's approximation)."""
+LEARN_COUNT: Final = 100
+"""Errors taken before anything can alarm (chosen). The usual level goes on being learnt after them, as the test's
+running mean does, so that chance among the first hundred is no drift later."""
 SPREAD_FLOOR_RATIO: Final = 0.005
 """Spreads below half a percent count as half a percent: nobody acts on less."""
 
@@ -27,7 +28,7 @@ class DriftState:
 
     Attributes:
         count: Errors taken.
-        mean_ratio: Usual error, from the first LEARN_COUNT.
+        mean_ratio: Usual error, the running mean.
         spread_ratio: Its standard deviation, from the same.
         up_sigmas: How far errors have climbed beyond the usual.
         down_sigmas: How far they have fallen below it.
@@ -63,12 +64,18 @@ def drift_step(state: DriftState, at_s: float, error_ratio: float) -> DriftState
     if not math.isfinite(error_ratio):
         return state
     count = state.count + 1
+    usual = max(state.spread_ratio, SPREAD_FLOOR_RATIO)
+    # What lies far out moves neither level nor spread by more than its share.
+    taken = error_ratio
+    if count > LEARN_COUNT:
+        taken = min(max(error_ratio, state.mean_ratio - 4.0 * usual), state.mean_ratio + 4.0 * usual)
+    mean = state.mean_ratio + (taken - state.mean_ratio) / count
+    squares = state.squares + (taken - state.mean_ratio) * (taken - mean)
+    spread = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+    learnt = replace(state, count=count, mean_ratio=mean, squares=squares, spread_ratio=spread)
     if count <= LEARN_COUNT:
-        mean = state.mean_ratio + (error_ratio - state.mean_ratio) / count
-        squares = state.squares + (error_ratio - state.mean_ratio) * (error_ratio - mean)
-        spread = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
-        return replace(state, count=count, mean_ratio=mean, squares=squares, spread_ratio=spread)
-    sigmas = (error_ratio - state.mean_ratio) / max(state.spread_ratio, SPREAD_FLOOR_RATIO)
+        return learnt
+    sigmas = (error_ratio - state.mean_ratio) / usual
     # One wild error may not set it off alone.
     sigmas = min(max(sigmas, -4.0), 4.0)
     up = max(state.up_sigmas + sigmas - ALLOWANCE_SIGMAS, 0.0)
@@ -80,8 +87,7 @@ def drift_step(state: DriftState, at_s: float, error_ratio: float) -> DriftState
         alarm_at_s = at_s
         direction, since = ("longer", up_since) if up >= down else ("shorter", down_since)
     return replace(
-        state,
-        count=count,
+        learnt,
         up_sigmas=up,
         down_sigmas=down,
         up_since_at_s=up_since,
