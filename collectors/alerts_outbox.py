@@ -200,9 +200,6 @@ class Outbox:
             self._failed_once(item, str(error))
             return
         self._close(item, DELIVERED, f"delivered to {item.receiver} at attempt {item.attempts + 1}")
-        with self._lock:
-            self._delivered += 1
-            self._problem = ""
 
     def _failed_once(self, item: Pending, problem: str) -> None:
         item.attempts += 1
@@ -213,12 +210,15 @@ class Outbox:
             self._problem = f"{problem} (attempt {item.attempts})"
         if self._clock() - item.queued_at_s > GIVE_UP_S:
             self._close(item, GIVEN_UP, f"given up after {item.attempts} attempts: {problem}")
-            with self._lock:
-                self._given_up += 1
 
     def _close(self, item: Pending, state: str, text: str) -> None:
         with self._lock:
             self._pending.pop(item.document_id, None)
+            if state == DELIVERED:
+                self._delivered += 1
+                self._problem = ""
+            else:
+                self._given_up += 1
             self._unstored.append(
                 AlertRecord(
                     at_s=max(self._clock(), item.queued_at_s + 1e-6),
