@@ -23,12 +23,26 @@ import numpy as np
 
 from scoring import cost, service
 from scoring.model import FloatArray
-from simulation import blocks, engine, joint, layout, looks, network, pools, requests, routing, runs, views
+from simulation import (
+    blocks,
+    engine,
+    joint,
+    layout,
+    leaving,
+    looks,
+    network,
+    pools,
+    queues,
+    requests,
+    routing,
+    runs,
+    views,
+)
 from simulation.layout import FLOAT_TABLES, ROW_WIDTHS, State
 from simulation.traffic import IntArray
 
 FORMULAS = (service, cost)
-MODULES = (blocks, network, runs, requests, pools, looks, views, joint, routing, engine)
+MODULES = (blocks, queues, network, runs, requests, leaving, pools, looks, views, joint, routing, engine)
 """Modules of the kernel, lowest first; their functions have names of their own throughout."""
 ENTRY = "run"
 HEADER = 4

@@ -104,22 +104,11 @@ from simulation.layout import (
     V_TELEMETRY,
     State,
 )
+from simulation.leaving import cancel, leave_early, part, withdraw
 from simulation.looks import take_sample, take_telemetry
 from simulation.network import advance_flows, plan_network, remove_flow
 from simulation.pools import boundary
-from simulation.requests import (
-    cancel,
-    close,
-    deliver,
-    leave,
-    leave_early,
-    leave_work,
-    let_go_of_decode,
-    part,
-    release_decode,
-    start,
-    withdraw,
-)
+from simulation.requests import close, deliver, leave, leave_work, let_go_of_decode, release_decode, start
 from simulation.routing import choose, random_ratio
 from simulation.runs import end_run, run_s, steps_ended
 

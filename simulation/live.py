@@ -15,10 +15,13 @@ from simulation import engine
 from simulation import layout as lay
 from simulation.fleet import FleetSpec
 from simulation.layout import State
+from simulation.leaving import cancel
+from simulation.live_view import PoolView, pool_view
 from simulation.network import advance_flows, plan_network
-from simulation.requests import cancel
 from simulation.runs import sync
 from simulation.state import ends_of, make_state
+
+__all__ = ["Completion", "LiveFleet", "LiveRequest", "PoolView"]
 
 OUTCOMES = ("open", "finished", "rejected", "cancelled", "too_large")
 STAGES = (
@@ -76,63 +79,6 @@ class Completion:
     finish_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """
-    One pool at one look. usable = active + in_flight + prefix + fragmentation + free, in tokens, always.
-
-    `used_tokens` = usable - prefix - free is what SGLang calls used, whole blocks. Queues count requests; a request
-    between prefill and decode stands in a queue of both pools. Counters only rise.
-    """
-
-    pool_id: str
-    at_s: float
-    is_up: bool
-    usable_tokens: int
-    used_tokens: int
-    active_tokens: int
-    in_flight_tokens: int
-    prefix_tokens: int
-    fragmentation_tokens: int
-    free_tokens: int
-    reserved_tokens: int
-    running_count: int
-    computing_count: int
-    queue_bootstrap_count: int
-    queue_main_count: int
-    queue_inflight_count: int
-    queue_prealloc_count: int
-    queue_transfer_count: int
-    queue_arrived_count: int
-    queue_retracted_count: int
-    queue_main_tokens: int
-    queue_bootstrap_tokens: int
-    queue_prealloc_tokens: int
-    queue_transfer_tokens: int
-    queue_retracted_tokens: int
-    waiting_uncached_tokens: int
-    decode_steps_total: int
-    decode_batch_sum_total: int
-    decode_batch_squared_total: int
-    decode_step_s_total: float
-    decode_batch_step_s_total: float
-    generated_tokens_total: int
-    prefill_uncached_tokens_total: int
-    prefill_busy_s_total: float
-    prefill_batches_total: int
-    prompt_tokens_total: int
-    prefix_hit_tokens_total: int
-    finished_total: int
-    retracted_total: int
-    retracted_input_tokens_total: int
-    retracted_output_tokens_total: int
-    recomputed_tokens_total: int
-    evicted_tokens_total: int
-    transfer_bytes_total: float
-    transfers_total: int
-    transfer_latency_s_total: float
-
-
 @dataclass(slots=True)
 class _Slots:
     """Which rows of the request arrays are in use."""
@@ -168,6 +114,7 @@ class LiveFleet:
         block = hash_block_tokens or max(pool.block_size_tokens for pool in fleet.pools)
         self._arrays = make_state(fleet, request_count=64, key_count=4096, hash_block_tokens=block, seed=seed)
         self._arrays.g[lay.G_KEEP] = 1
+        self._arrays.g[lay.G_POLICY] = lay.POLICY_PYTHON
         self._slots = _Slots(free=list(range(63, -1, -1)))
         self._done: list[Completion] = []
         self._view()
@@ -273,15 +220,28 @@ class LiveFleet:
         """
         Let time pass to `until_s` and return what ended on the way, in order of the ends.
 
-        Requests that lost their worker and were not placed again in time are placed by `on_lost` (see `kill`).
+        A request that a living prefill pool was still computing when its decode pool died (see `kill`) goes on to
+        the living pool of the same role that holds least, or ends as "rejected" when there is none.
 
         Raises:
             ValueError: when `until_s` lies before `now_s`.
         """
         if until_s < self.now_s:
             raise ValueError(f"until_s is {until_s}: the fleet's clock is at {self.now_s} already")
-        engine.run(self._state, until_s)
+        while engine.run(self._state, until_s) == lay.RUN_DECISION:
+            self._place_again(int(self._state.g[lay.G_PENDING]))
         return self._collect()
+
+    def _place_again(self, row: int) -> None:
+        """Give a request whose decode pool died another one."""
+        s, pi = self._state, self._arrays.pi
+        role = pi[s.ri[row, lay.R_D], lay.P_ROLE]
+        living = np.flatnonzero((pi[:, lay.P_ROLE] == role) & (pi[:, lay.P_UP] != 0))
+        if not len(living):
+            s.ri[row, lay.R_P] = s.ri[row, lay.R_D] = -1
+            return
+        room = (pi[living, lay.P_FREE] + pi[living, lay.P_EVICTABLE]) / pi[living, lay.P_USABLE]
+        s.ri[row, lay.R_D] = int(living[np.argmax(room)])
 
     def _collect(self) -> list[Completion]:
         ri, rf = self._arrays.ri, self._arrays.rf
@@ -390,7 +350,7 @@ class LiveFleet:
     def look(self, pool: int) -> PoolView:
         """Return pool `pool` as it is now; looking changes nothing but what is counted so far."""
         sync(self._state, pool, self.now_s)
-        return _pool_view(self, pool, self._arrays)
+        return pool_view(self._arrays, pool, self.fleet.pools[pool].pool_id, self.now_s)
 
     def looks(self) -> list[PoolView]:
         """Return all pools."""
@@ -399,63 +359,3 @@ class LiveFleet:
     def itl_counts(self, pool: int) -> np.ndarray:
         """Return the pool's inter-token gaps by logarithmic bin (edges: `layout.ITL_FLOOR_S` and on). A copy."""
         return np.array(self._arrays.hist[pool])
-
-
-def _pool_view(fleet: LiveFleet, pool: int, arrays: State) -> PoolView:
-    i = arrays.pi[pool].tolist()
-    f = arrays.pf[pool].tolist()
-    counts = arrays.q[pool, :, lay.Q_COUNT].tolist()
-    tokens = arrays.q[pool, :, lay.Q_TOKENS].tolist()
-    page = i[lay.P_PAGE]
-    usable, free, prefix = i[lay.P_USABLE] * page, i[lay.P_FREE] * page, i[lay.P_EVICTABLE] * page
-    used = usable - free - prefix
-    working = arrays.work[pool, : i[lay.P_NW]]
-    left = int((arrays.ri[working, lay.R_TARGET] - arrays.ri[working, lay.R_DONE]).sum())
-    return PoolView(
-        pool_id=fleet.fleet.pools[pool].pool_id,
-        at_s=fleet.now_s,
-        is_up=bool(i[lay.P_UP]),
-        usable_tokens=usable,
-        used_tokens=used,
-        active_tokens=used - i[lay.P_TAIL] - i[lay.P_FLIGHT_TOKENS],
-        in_flight_tokens=i[lay.P_FLIGHT_TOKENS],
-        prefix_tokens=prefix,
-        fragmentation_tokens=i[lay.P_TAIL],
-        free_tokens=free,
-        reserved_tokens=i[lay.P_RESERVE] * i[lay.P_ADMITTED],
-        running_count=i[lay.P_NB],
-        computing_count=i[lay.P_NW],
-        queue_bootstrap_count=counts[lay.Q_BOOTSTRAP],
-        queue_main_count=counts[lay.Q_MAIN],
-        queue_inflight_count=counts[lay.Q_INFLIGHT],
-        queue_prealloc_count=counts[lay.Q_PREALLOC],
-        queue_transfer_count=counts[lay.Q_TRANSFER],
-        queue_arrived_count=counts[lay.Q_ARRIVED],
-        queue_retracted_count=counts[lay.Q_RETRACTED],
-        queue_main_tokens=tokens[lay.Q_MAIN],
-        queue_bootstrap_tokens=tokens[lay.Q_BOOTSTRAP],
-        queue_prealloc_tokens=tokens[lay.Q_PREALLOC],
-        queue_transfer_tokens=tokens[lay.Q_TRANSFER],
-        queue_retracted_tokens=tokens[lay.Q_RETRACTED],
-        waiting_uncached_tokens=tokens[lay.Q_MAIN] + tokens[lay.Q_BOOTSTRAP] + left,
-        decode_steps_total=i[lay.C_STEPS],
-        decode_batch_sum_total=i[lay.C_BATCH],
-        decode_batch_squared_total=i[lay.C_BATCH2],
-        decode_step_s_total=f[lay.C_STEP_S],
-        decode_batch_step_s_total=f[lay.C_BATCH_STEP_S],
-        generated_tokens_total=i[lay.C_GENERATED],
-        prefill_uncached_tokens_total=i[lay.C_UNCACHED],
-        prefill_busy_s_total=f[lay.C_BUSY_S],
-        prefill_batches_total=i[lay.C_STARTED],
-        prompt_tokens_total=i[lay.C_PROMPT],
-        prefix_hit_tokens_total=i[lay.C_HIT],
-        finished_total=i[lay.C_FINISHED],
-        retracted_total=i[lay.C_RETRACTED],
-        retracted_input_tokens_total=i[lay.C_RETRACTED_IN],
-        retracted_output_tokens_total=i[lay.C_RETRACTED_OUT],
-        recomputed_tokens_total=i[lay.C_RECOMPUTED],
-        evicted_tokens_total=i[lay.C_EVICTED],
-        transfer_bytes_total=f[lay.C_BYTES],
-        transfers_total=i[lay.C_TRANSFERS],
-        transfer_latency_s_total=f[lay.C_TRANSFER_S],
-    )

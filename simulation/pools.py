@@ -75,20 +75,9 @@ from simulation.layout import (
     T_RUN,
     State,
 )
-from simulation.requests import (
-    admit_decode,
-    close,
-    computed,
-    drop_from,
-    join,
-    leave,
-    leave_early,
-    note_hit,
-    part,
-    preallocated,
-    push_front,
-    release_decode,
-)
+from simulation.leaving import leave_early, part
+from simulation.queues import drop_from, push_front
+from simulation.requests import admit_decode, close, computed, join, leave, note_hit, preallocated, release_decode
 from simulation.runs import begin_run, end_run, growth_blocks, longest_run, run_s
 
 

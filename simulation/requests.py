@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-any-return"
 # State is numpy arrays or memoryviews by the way it runs, so its fields are Any.
 """
-What happens to one request: queues, admission of its KV, hand-over, finish, and leaving early.
+What happens to one request: admission of its KV, hand-over, tokens, finish.
 
 Every transition changes the stage, the queues and the blocks together, so that the sums of a pool hold after each.
+Read next: `leaving` (cancels and deaths) and `pools` (the scheduler that calls all this).
 """
 
 import math
@@ -23,9 +24,7 @@ from simulation.layout import (
     F_PREFILL_START,
     F_TRANSFER_END,
     F_TRANSFER_START,
-    FLAG_CANCEL,
     FLAG_NONE,
-    FLAG_REROUTE,
     G_ENDED,
     G_ENDED_TOKENS,
     G_FLOWS,
@@ -33,11 +32,8 @@ from simulation.layout import (
     G_JOIN,
     G_MISSING,
     G_OPEN,
-    G_RETRY_HEAD,
-    G_RETRY_TAIL,
     L_PROMPT,
     L_ROOM,
-    O_CANCELLED,
     O_FINISHED,
     O_OPEN,
     O_TOO_LARGE,
@@ -69,8 +65,6 @@ from simulation.layout import (
     Q_MAIN,
     Q_PREALLOC,
     Q_RETRACTED,
-    Q_TAIL,
-    Q_TOKENS,
     Q_TRANSFER,
     R_ALLOC0,
     R_ALLOC1,
@@ -87,13 +81,10 @@ from simulation.layout import (
     R_JOIN,
     R_LEASED,
     R_LOCK0,
-    R_NEXT0,
-    R_NEXT1,
     R_OUTCOME,
     R_OUTPUT,
     R_P,
     R_PROMPT,
-    R_REROUTED,
     R_SENT,
     R_SIDE,
     R_STAGE,
@@ -103,83 +94,15 @@ from simulation.layout import (
     S_COMPUTED,
     S_DECODE,
     S_DONE,
-    S_NEW,
-    S_PREFILL,
     S_QUEUED,
-    S_RETRACTED,
     S_TRANSFER,
     T_NEXT,
     V_OVERLAP,
     State,
 )
-from simulation.network import add_flow, advance_flows, find_flow, line_rate, plan_network, remove_flow, transfer_bytes
+from simulation.network import add_flow, line_rate, transfer_bytes
+from simulation.queues import count_in, count_out, drop_from, push_back
 from simulation.runs import cut_run, note_gap, sync
-
-
-def next_column(queue: int) -> int:
-    """Return the column that links a queue: a request can wait on both sides at once."""
-    return R_NEXT0 if queue <= Q_MAIN else R_NEXT1
-
-
-def push_back(s: State, p: int, queue: int, r: int, tokens: int) -> None:
-    """Append a request to a queue."""
-    column = next_column(queue)
-    s.ri[r, column] = -1
-    tail = s.q[p, queue, Q_TAIL]
-    if tail >= 0:
-        s.ri[tail, column] = r
-    else:
-        s.q[p, queue, Q_HEAD] = r
-    s.q[p, queue, Q_TAIL] = r
-    s.q[p, queue, Q_COUNT] += 1
-    s.q[p, queue, Q_TOKENS] += tokens
-
-
-def push_front(s: State, p: int, queue: int, r: int, tokens: int) -> None:
-    """Put a request before all others of a queue."""
-    column = next_column(queue)
-    head = s.q[p, queue, Q_HEAD]
-    s.ri[r, column] = head
-    s.q[p, queue, Q_HEAD] = r
-    if head < 0:
-        s.q[p, queue, Q_TAIL] = r
-    s.q[p, queue, Q_COUNT] += 1
-    s.q[p, queue, Q_TOKENS] += tokens
-
-
-def drop_from(s: State, p: int, queue: int, r: int, tokens: int) -> int:
-    """Take a request out of a queue wherever it stands; return 1 when it was there."""
-    column = next_column(queue)
-    before = -1
-    at = s.q[p, queue, Q_HEAD]
-    while at >= 0 and at != r:
-        before = at
-        at = s.ri[at, column]
-    if at < 0:
-        return 0
-    after = s.ri[r, column]
-    if before >= 0:
-        s.ri[before, column] = after
-    else:
-        s.q[p, queue, Q_HEAD] = after
-    if after < 0:
-        s.q[p, queue, Q_TAIL] = before
-    s.ri[r, column] = -1
-    s.q[p, queue, Q_COUNT] -= 1
-    s.q[p, queue, Q_TOKENS] -= tokens
-    return 1
-
-
-def count_in(s: State, p: int, queue: int, tokens: int) -> None:
-    """Count a request into a queue that is a set (in flight, in transfer)."""
-    s.q[p, queue, Q_COUNT] += 1
-    s.q[p, queue, Q_TOKENS] += tokens
-
-
-def count_out(s: State, p: int, queue: int, tokens: int) -> None:
-    """Count a request out of such a queue."""
-    s.q[p, queue, Q_COUNT] -= 1
-    s.q[p, queue, Q_TOKENS] -= tokens
 
 
 def wake(s: State, p: int, t: float) -> None:
@@ -449,6 +372,14 @@ def computed(s: State, p: int, r: int, t: float) -> None:
         wake(s, d, t)
 
 
+def note_hit(s: State, r: int, hits_tokens: int) -> None:
+    """Remember the prefix hit of the first admission."""
+    if s.ri[r, R_HIT] < 0:
+        s.ri[r, R_HIT] = hits_tokens
+    s.ri[r, R_DONE] = hits_tokens
+    s.ri[r, R_CHUNK] = 0
+
+
 def let_go_of_decode(s: State, r: int, t: float) -> None:
     """Give back what decode holds, or the place in its queue, for a request that will not come."""
     d = s.ri[r, R_D]
@@ -460,106 +391,3 @@ def let_go_of_decode(s: State, r: int, t: float) -> None:
     else:
         drop_from(s, d, Q_PREALLOC, r, s.ri[r, R_TARGET])
     wake(s, d, t)
-
-
-def withdraw(s: State, r: int, t: float) -> int:
-    """
-    Take a request out of everything it waits in; return 0 when it is being computed or decoded.
-
-    Those leave at the end of their iteration instead (an engine cannot take a sequence out of a running kernel).
-    """
-    stage = s.ri[r, R_STAGE]
-    p = s.ri[r, R_P]
-    d = s.ri[r, R_D]
-    target = s.ri[r, R_TARGET]
-    if stage in (S_PREFILL, S_DECODE):
-        return 0
-    sync(s, p, t)
-    sync(s, d, t)
-    if stage == S_BOOTSTRAP:
-        drop_from(s, p, Q_BOOTSTRAP, r, target)
-        let_go_of_decode(s, r, t)
-    elif stage == S_QUEUED:
-        drop_from(s, p, Q_MAIN, r, target)
-        if p != d and s.g[G_HANDSHAKE] == 0:
-            let_go_of_decode(s, r, t)
-        wake(s, p, t)
-    elif stage in (S_COMPUTED, S_TRANSFER):
-        if stage == S_TRANSFER:
-            flow = find_flow(s, r)
-            if flow >= 0:
-                advance_flows(s, t)
-                remove_flow(s, flow)
-                plan_network(s, t)
-                next_credit(s, d, t)
-            else:
-                drop_from(s, d, Q_CREDIT, r, 0)
-        clear_flight(s, p, r, 0)
-        count_out(s, p, Q_INFLIGHT, target)
-        release(s, p, r, 0, target, 0)
-        wake(s, p, t)
-        let_go_of_decode(s, r, t)
-    elif stage == S_ARRIVED:
-        drop_from(s, d, Q_ARRIVED, r, target)
-        release_decode(s, d, r, target, 0)
-        wake(s, d, t)
-    elif stage == S_RETRACTED:
-        drop_from(s, d, Q_RETRACTED, r, target)
-        wake(s, d, t)
-    return 1
-
-
-def retry(s: State, r: int) -> None:
-    """Send a request to be placed again; tokens already emitted stay emitted, their KV is recomputed."""
-    s.ri[r, R_STAGE] = S_NEW
-    s.ri[r, R_FLAG] = FLAG_NONE
-    s.ri[r, R_REROUTED] += 1
-    s.ri[r, R_NEXT0] = -1
-    s.g[G_OPEN] -= 1
-    drop_leases(s, r, 3)
-    tail = s.g[G_RETRY_TAIL]
-    if tail >= 0:
-        s.ri[tail, R_NEXT0] = r
-    else:
-        s.g[G_RETRY_HEAD] = r
-    s.g[G_RETRY_TAIL] = r
-
-
-def part(s: State, r: int, t: float) -> None:
-    """End or re-place a request that has let go of everything, as its flag says."""
-    if s.ri[r, R_FLAG] == FLAG_REROUTE:
-        retry(s, r)
-    else:
-        close(s, r, t, O_CANCELLED)
-
-
-def cancel(s: State, r: int, t: float) -> None:
-    """Cancel a request wherever it is."""
-    stage = s.ri[r, R_STAGE]
-    if stage == S_DONE:
-        return
-    s.ri[r, R_FLAG] = FLAG_CANCEL
-    if stage == S_NEW:
-        return
-    if withdraw(s, r, t) != 0:
-        part(s, r, t)
-    else:
-        wake(s, s.ri[r, R_D] if s.ri[r, R_SIDE] == 1 or stage == S_DECODE else s.ri[r, R_P], t)
-
-
-def leave_early(s: State, p: int, r: int, t: float) -> None:
-    """Let go of a request that was being computed in pool `p` when it was cancelled or must be placed again."""
-    if s.ri[r, R_SIDE] == 1:
-        release_decode(s, p, r, s.ri[r, R_ALLOC1], 0)
-    else:
-        release(s, p, r, 0, s.ri[r, R_ALLOC0], 0)
-        let_go_of_decode(s, r, t)
-    part(s, r, t)
-
-
-def note_hit(s: State, r: int, hits_tokens: int) -> None:
-    """Remember the prefix hit of the first admission."""
-    if s.ri[r, R_HIT] < 0:
-        s.ri[r, R_HIT] = hits_tokens
-    s.ri[r, R_DONE] = hits_tokens
-    s.ri[r, R_CHUNK] = 0

@@ -167,3 +167,19 @@ def test_live_kill_hands_back_what_it_lost():
     done += live.advance(1000.0)
     assert len(done) == 20
     assert all(c.outcome == "finished" for c in done)
+
+
+def test_live_kill_leaves_nobody_waiting_for_a_dead_pool():
+    """A prompt under way when its decode pool dies is computed to its end of iteration and decoded elsewhere."""
+    live = LiveFleet(fleet())
+    live.submit(LiveRequest(request_id="a", prompt_tokens=8000, output_tokens=20), 0, 3)
+    live.advance(0.001)
+    assert live.stage("a") == "prefill"
+    assert live.kill("d1") == []
+    (done,) = live.advance(60.0)
+    assert (done.outcome, done.decode) == ("finished", 2)
+    live.submit(LiveRequest(request_id="b", prompt_tokens=8000, output_tokens=20), 0, 2)
+    live.advance(60.001)
+    live.kill("d0")
+    (done,) = live.advance(120.0)
+    assert done.outcome == "rejected"
