@@ -31,18 +31,29 @@ WIDTH = 1440
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: file name, what the demo plays, path, how tall (0: the whole page), seconds to wait first."""
+    """
+    One picture.
+
+    Attributes:
+        name: File name without theme.
+        demo: What the demo plays.
+        path: Page with its query.
+        height: Pixels; 0 takes the whole page.
+        warm_s: Seconds the demo runs first.
+        until: Text to wait for on the page, since a slow machine makes seconds mean little.
+    """
 
     name: str
     demo: tuple[str, ...]
     path: str
     height: int = 900
     warm_s: float = 60.0
+    until: str = ""
 
 
 _FULL = ("--scenario", "saturation", "--seed", "7")
 _LOSS = ("--scenario", "node-loss", "--seed", "7")
-_REAL = ("--recording", str(RECORDING), "--at-end", "stay")
+_REAL = ("--recording", str(RECORDING), "--at-end", "loop")
 
 PICTURES = (
     Picture("fleet", _FULL, "/", 1240, warm_s=125.0),
@@ -50,8 +61,8 @@ PICTURES = (
     Picture("worker", _FULL, "/worker?pool=decode-2/0&range=5m", 1500),
     Picture("sources", _FULL, "/sources", 0),
     Picture("what-if", _FULL, "/what_if", 1400),
-    Picture("fleet-node-lost", _LOSS, "/?role=decode&unit=bytes", 820, warm_s=40.0),
-    Picture("fleet-real-2p2d", _REAL, "/", 0, warm_s=45.0),
+    Picture("fleet-node-lost", _LOSS, "/?role=decode&unit=bytes", 900, 20.0, "connect-refused"),
+    Picture("fleet-real-2p2d", _REAL, "/", 0, 30.0, "decode-room-holds-prefill"),
 )
 """Pictures of one demo follow each other, so that it starts once."""
 
@@ -100,6 +111,8 @@ def shoot(browser: Any, base: str, picture: Picture, theme: str, folder: Path) -
     page.wait_for_selector("h1", timeout=120_000)
     if "sources" not in picture.path:
         page.wait_for_selector(".kv-plot[data-ticks]", timeout=120_000)
+    if picture.until:
+        page.get_by_text(picture.until).first.wait_for(timeout=300_000)
     page.wait_for_timeout(5000)
     if not picture.height:
         height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")

@@ -143,6 +143,7 @@ def _largest(groups: Iterable[dict[str, float]]) -> Spread | None:
     for group in groups:
         if len(group) > 1:
             names = sorted(group)
-            low, high = min(names, key=group.__getitem__), max(names, key=group.__getitem__)
+            # Of equal ones the first and the last: the two ends of a spread are never one and the same.
+            low, high = min(names, key=group.__getitem__), max(reversed(names), key=group.__getitem__)
             spreads.append(Spread(low=low, low_ratio=group[low], high=high, high_ratio=group[high]))
     return max(spreads, key=lambda spread: (spread.ratio, spread.high), default=None)

@@ -237,3 +237,11 @@ def test_a_trend_of_the_past_holds_nothing_of_its_future(make_pool, history) -> 
     line = fleet_table.trends([past], end_s, 60.0)["d0/0"]
     shorter = dataclasses.replace(past, at_s=past.at_s[:121], columns={k: v[:121] for k, v in past.columns.items()})
     assert line == fleet_table.trends([shorter], end_s, 60.0)["d0/0"]
+
+
+def test_two_equal_nodes_have_no_spread_and_two_names(make_pool) -> None:
+    """Where all are alike the difference is 0 and its ends are still two nodes."""
+    summary = fleet_summary.summarise([make_pool("a"), make_pool("b"), make_pool("c")])
+    assert summary.nodes is not None
+    assert summary.nodes.ratio == 0
+    assert summary.nodes.low != summary.nodes.high
