@@ -1,0 +1,346 @@
+"""
+The Saturation page's blocks, top to bottom: key figures, alerts, strip, chain, ranking, phase, reserve, prefill,
+a node's death, silences.
+"""
+
+from typing import Final
+
+import streamlit as st
+
+from collectors.alerts import AlertCenter, Standing
+from collectors.errors import KvscopeError
+from pages import _context as context
+from pages import _saturation_data as reads
+from pages import _widgets as widgets
+from pages.figures import number
+from pages.figures import saturation as figures
+from pages.figures import saturation_more as more
+from scoring.chain_evidence import Stage
+from scoring.chain_views import backpressure
+from scoring.chain_views import death as inherited
+from scoring.model import Severity
+
+GRAVEST: Final = "·"
+"""The choice of whichever pool stands gravest."""
+RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h": 86400.0}
+SILENCES_S: Final = {"15m": 900.0, "1h": 3600.0, "8h": 28800.0, "3d": 259200.0}
+_PAST_ALERTS_S: Final = 3600.0
+_MOST_ROWS: Final = 40
+_SIGNS: Final = {
+    Severity.ERROR: ":red[:material/error:]",
+    Severity.WARNING: ":orange[:material/warning:]",
+    Severity.INFO: ":blue[:material/info:]",
+}
+
+
+def safe(text: object) -> str:
+    """Return text from outside as it may stand in Markdown."""
+    return number.markdown(text, 80)
+
+
+def _frame(view: reads.View) -> figures.Frame:
+    ages = [pool.age_s for pool in view.fleet.pools if pool.age_s is not None and pool.state.is_scored]
+    return figures.Frame(at_s=view.fleet.at_s, age_s=max(ages, default=None), t=context.say())
+
+
+def chosen_row(view: reads.View, chosen: str) -> figures.Row | None:
+    """Return the pool asked for, or the gravest one; None where it is gone."""
+    if chosen == GRAVEST:
+        return view.rows[0] if view.rows else None
+    return next((row for row in view.rows if row.pool_id == chosen), None)
+
+
+def key_figures(view: reads.View) -> None:
+    """Draw the five numbers on top."""
+    t, rows = context.say(), view.rows
+    unknown = t("common.unknown")
+    lit = [row for row in rows if row.stage > Stage.HEALTHY]
+    blind = [row for row in rows if row.stage is Stage.CANNOT_SEE]
+    on = [row for row in rows if row.is_alarm]
+    timed = [
+        (row.exhaustion.expected_s, row) for row in rows if row.exhaustion and row.exhaustion.expected_s is not None
+    ]
+    soonest = min(timed, key=lambda item: (item[0], item[1].pool_id), default=None)
+    danger = [row for row in rows if all(sign is True for sign in row.danger)]
+    risky = max((row.retraction_probability for row in rows if row.retraction_probability is not None), default=None)
+    spots = st.columns(6, gap="small")
+    names = ("lit", "alarm", "risk", "soonest", "danger", "blind")
+    values = (
+        t("saturation.n_of", count=len(lit), all=len(rows)),
+        str(len(on)),
+        number.share(risky, absent=unknown),
+        number.duration(soonest[0]) if soonest else t("saturation.nobody"),
+        str(len(danger)),
+        str(len(blind)),
+    )
+    details = (
+        figures.stage_name(max((row.stage for row in lit), default=Stage.HEALTHY), t),
+        ", ".join(safe(row.pool_id) for row in on[:2]) or t("common.none"),
+        t("saturation.risk_detail"),
+        safe(soonest[1].pool_id) if soonest else t("common.none"),
+        ", ".join(safe(row.pool_id) for row in danger[:2]) or t("common.none"),
+        ", ".join(safe(row.pool_id) for row in blind[:2]) or t("common.none"),
+    )
+    for spot, name, value, detail in zip(spots, names, values, details, strict=True):
+        with spot:
+            widgets.key_figure(t(f"saturation.key_{name}"), value, detail, t(f"saturation.key_{name}_help"))
+
+
+def alerts(view: reads.View) -> None:
+    """Draw what fires, and how telling goes; while looking at the past, nothing fires."""
+    t, running = context.say(), view.center
+    if running is None:
+        return
+    for problem in running.problems:
+        st.error(t("saturation.rule_problem", problem=number.markdown(problem)))
+    standing = running.standing()
+    if not standing:
+        st.caption(f":material/check_circle: {t('saturation.no_alerts')} {_telling(running)}")
+        return
+    with st.container(border=True, gap="xsmall"):
+        for each in standing[:6]:
+            _alert(running, each)
+        if len(standing) > 6:
+            with st.expander(t("saturation.more_alerts", count=len(standing) - 6)):
+                for each in standing[6:60]:
+                    _alert(running, each)
+        st.caption(_telling(running))
+
+
+def _alert(running: AlertCenter, each: Standing) -> None:
+    t, alert = context.say(), each.alert
+    words = t(
+        "saturation.alert_line",
+        rule=safe(alert.rule),
+        pool=safe(alert.pool),
+        at=number.clock(alert.began_at_s),
+        text=number.markdown(alert.text, 200),
+    )
+    text, silence, instant = st.columns([0.8, 0.1, 0.1], vertical_alignment="center")
+    with text:
+        quiet = f" :gray-badge[:material/notifications_off: {t('saturation.quiet')}]" if each.silence else ""
+        st.markdown(f"{_SIGNS[alert.severity]} {words}{quiet}")
+    with silence:
+        if each.silence is None and st.button(
+            t("saturation.silence_hour"), key=f"saturation.quiet.{alert.alert_id}", type="tertiary"
+        ):
+            _keep_quiet(running, alert.rule, alert.pool, 3600.0, "")
+    with instant:
+        if st.button(t("saturation.see_begin"), key=f"saturation.see.{alert.alert_id}", type="tertiary"):
+            context.open_page("saturation", at=f"{alert.began_at_s:.3f}", pool=alert.pool)
+
+
+def _keep_quiet(running: AlertCenter, rule: str, pool: str, seconds: float, comment: str) -> bool:
+    t = context.say()
+    try:
+        running.silence(rule=rule, pool=pool, seconds=seconds, by=t("saturation.by_viewer"), comment=comment)
+    except (KvscopeError, ValueError) as error:
+        context.read_failed(error)
+        return False
+    st.toast(t("saturation.silenced", rule=safe(rule), pool=safe(pool)))
+    return True
+
+
+def _telling(running: AlertCenter) -> str:
+    t, stats = context.say(), running.deliveries()
+    if not running.receiver_names:
+        return t("saturation.no_receiver")
+    words = t(
+        "saturation.telling",
+        names=", ".join(running.receiver_names),
+        delivered=stats.delivered_count,
+        pending=stats.pending_count,
+    )
+    return f"{words} {number.markdown(stats.problem)}" if stats.problem else words
+
+
+def strip(view: reads.View, span: str) -> str | None:
+    """Draw the strip of stages; return the pool clicked."""
+    t = context.say()
+    st.subheader(t("saturation.strip"), anchor=False)
+    end_s = view.fleet.at_s
+    pools = sorted((row.pool_id for row in view.rows), key=lambda name: (_role_of(view, name), name))
+    try:
+        payload = context.shared(
+            "saturation.strip",
+            end_s,
+            (span, context.language(), context.past_at_s()),
+            lambda: figures.strip(pools, *reads.strip(pools, end_s - RANGES_S[span], end_s), _frame(view)),
+        )
+    except KvscopeError as error:
+        context.read_failed(error)
+        return None
+    return context.draw(payload, key="saturation.strip")
+
+
+def _role_of(view: reads.View, name: str) -> str:
+    return next(row.role for row in view.rows if row.pool_id == name)
+
+
+def chain(view: reads.View, row: figures.Row) -> None:
+    """Draw the chain of one pool as a loop."""
+    t = context.say()
+    st.subheader(t("saturation.chain_of", pool=safe(row.pool_id)), anchor=False)
+    context.draw(figures.loop(row, _frame(view)), key="saturation.loop")
+
+
+def verdict(row: figures.Row) -> None:
+    """Draw in words where the pool stands and what is known of its time."""
+    t, unknown = context.say(), context.say()("common.unknown")
+    since = "" if row.since_at_s is None else t("saturation.since", at=number.clock(row.since_at_s))
+    st.markdown(f"**{figures.stage_name(row.stage, t)}** {since}")
+    if row.reason:
+        st.caption(number.markdown(row.reason))
+    marks = ("saturation.yes", "saturation.no")
+    signs = [unknown if sign is None else t(marks[0] if sign else marks[1]) for sign in row.danger]
+    expected = row.exhaustion.expected_s if row.exhaustion else None
+    st.markdown(
+        t(
+            "saturation.verdict",
+            retraction=number.share(row.retraction_probability, absent=unknown),
+            exhausted=number.share(row.exhausted_probability, absent=unknown),
+            thin=number.share(row.thin_probability, absent=unknown),
+            expected=number.duration(expected, absent=t("saturation.never") if row.exhaustion else unknown),
+            high=number.duration(row.high_water_s, absent=unknown),
+            long=signs[0],
+            fast=signs[1],
+            little=signs[2],
+        )
+    )
+
+
+def ranking(view: reads.View) -> None:
+    """Draw who runs out of room first."""
+    t = context.say()
+    payload = figures.ranking(view.rows, _frame(view))
+    if payload is None:
+        st.caption(f":material/check_circle: {t('saturation.nobody_fills')}")
+        return
+    clicked = context.draw(payload, key="saturation.ranking")
+    if clicked:
+        context.open_page("saturation", pool=clicked)
+
+
+def phase(view: reads.View, row: figures.Row) -> None:
+    """Draw the path of the last minutes."""
+    t = context.say()
+    payload = figures.phase(row, _frame(view))
+    if payload is None:
+        return
+    st.subheader(t("saturation.phase_of", pool=safe(row.pool_id)), anchor=False)
+    context.draw(payload, key="saturation.phase")
+
+
+def reserve(view: reads.View) -> None:
+    """Draw the safety reserve taken apart."""
+    t = context.say()
+    st.subheader(t("saturation.reserve"), anchor=False)
+    st.caption(t("saturation.reserve_help"))
+    order = {row.pool_id: place for place, row in enumerate(view.rows)}
+    pools = sorted(view.fleet.pools, key=lambda pool: order.get(pool.pool_id, len(order)))
+    payload = more.reserve([pool for pool in pools if pool.state.is_scored], view.reserves, _frame(view))
+    if payload is None:
+        st.caption(t("saturation.reserve_unknown"))
+        return
+    context.draw(payload, key="saturation.reserve")
+
+
+def prefill(view: reads.View) -> None:
+    """Draw what is computed and not handed over, and what it waits for."""
+    t = context.say()
+    held = backpressure(view.fleet)
+    if not held:
+        return
+    st.subheader(t("saturation.prefill"), anchor=False)
+    context.draw(more.prefill(held, _frame(view)), key="saturation.prefill")
+    ready = next(iter(held.values())).ready_count
+    drains = [each.drain_s for each in held.values() if each.drain_s is not None]
+    st.caption(
+        t(
+            "saturation.prefill_detail",
+            ready=number.compact(ready),
+            drain=number.duration(max(drains, default=None), absent=t("common.unknown")),
+        )
+    )
+
+
+def death(view: reads.View, worker: str) -> None:
+    """Draw what a node's death leaves to the others."""
+    t = context.say()
+    st.subheader(t("saturation.death", worker=safe(worker)), anchor=False)
+    found = inherited(view.fleet, view.reserves, worker)
+    if not any(each.after_tokens is not None for each in found.values()):
+        st.caption(t("saturation.death_nobody"))
+        return
+    context.draw(more.deaths(view.fleet, found, worker, _frame(view)), key="saturation.death")
+    st.caption(t("saturation.death_help"))
+
+
+def silences(running: AlertCenter, language: str) -> None:
+    """Draw the silences that hold, a form for another, and the alerts of the last hour."""
+    t = context.say()
+    del language  # Widgets below are keyed by their texts' place, not by language.
+    with st.expander(t("saturation.silences", count=len(running.silences())), icon=":material/notifications_off:"):
+        for each in running.silences()[:_MOST_ROWS]:
+            words, end = st.columns([0.85, 0.15], vertical_alignment="center")
+            words.markdown(
+                t(
+                    "saturation.silence_line",
+                    rule=safe(each.rule),
+                    pool=safe(each.pool),
+                    until=number.instant(each.end_s),
+                    by=safe(each.by),
+                    comment=number.markdown(each.comment, 200),
+                )
+            )
+            if end.button(t("saturation.silence_end"), key=f"saturation.end.{each.silence_id}"):
+                _end_silence(running, each.silence_id)
+        with st.form("saturation.silence", border=False):
+            rule, pool, length, comment = st.columns([1, 1, 1, 2])
+            wanted_rule = rule.selectbox(t("saturation.form_rule"), ["*", *(item.name for item in running.rules)])
+            wanted_pool = pool.text_input(t("saturation.form_pool"), value="*")
+            wanted = length.selectbox(
+                t("saturation.form_length"), list(SILENCES_S), format_func=lambda name: t(f"saturation.length_{name}")
+            )
+            why = comment.text_input(t("saturation.form_comment"))
+            if st.form_submit_button(t("saturation.form_go")) and _keep_quiet(
+                running, wanted_rule, wanted_pool.strip(), SILENCES_S[wanted], why
+            ):
+                st.rerun()
+    _recent(running)
+
+
+def _end_silence(running: AlertCenter, silence_id: str) -> None:
+    try:
+        running.end_silence(silence_id)
+    except KvscopeError as error:
+        context.read_failed(error)
+        return
+    except KeyError:
+        pass  # Ended by another viewer meanwhile: what was wanted.
+    st.rerun()
+
+
+def _recent(running: AlertCenter) -> None:
+    t = context.say()
+    end_s = context.past_at_s() or context.snapshot().at_s
+    try:
+        over = running.past(end_s - _PAST_ALERTS_S, end_s + 1.0, _MOST_ROWS)
+    except KvscopeError as error:
+        context.read_failed(error)
+        return
+    with st.expander(t("saturation.recent", count=len(over)), icon=":material/history:"):
+        if not over:
+            st.caption(t("common.none"))
+            return
+        widgets.text_table(
+            {
+                "rule": [alert.rule for alert in over],
+                "pool": [alert.pool for alert in over],
+                "began": [number.instant(alert.began_at_s) for alert in over],
+                "lasted": [number.duration((alert.resolved_at_s or end_s) - alert.began_at_s) for alert in over],
+                "text": [alert.text for alert in over],
+            },
+            "saturation",
+            wide=("text",),
+        )
