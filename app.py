@@ -20,7 +20,9 @@ from pages import _routes, _running, _shell
 PAGES = (
     ("fleet", ":material/dashboard:"),
     ("worker", ":material/memory:"),
+    ("saturation", ":material/water_drop:"),
     ("what_if", ":material/alt_route:"),
+    ("replay", ":material/replay:"),
     ("sources", ":material/cable:"),
 )
 

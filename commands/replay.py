@@ -20,8 +20,8 @@ from scoring.slo import SLO_CLASSES, SloClass
 from scoring.snapshot import fleet_from_json
 from simulation.compare import Comparison, compare
 from simulation.compare_policies import policy_names
-from simulation.compare_variants import SWEEPS, Variant, options_of, swept, variants_of
-from simulation.faults import KINDS, Fault
+from simulation.compare_variants import SWEEPS, Variant, drill_of, options_of, swept, variants_of
+from simulation.faults import KINDS
 from simulation.fleet_file import (
     RULES,
     FleetDefaults,
@@ -258,29 +258,6 @@ def _trace(args: argparse.Namespace, classes: tuple[SloClass, ...], seed: int) -
     return shape(trace, shaping, classes, seed=seed)
 
 
-def drill(text: str) -> Fault:
-    """
-    Return the drill of `death,at=600,until=900,worker=d0`.
-
-    Raises:
-        ValueError: a part is not understood.
-    """
-    kind, *parts = (part.strip() for part in text.split(","))
-    values: dict[str, Any] = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        key = {"at": "at_s", "until": "until_s", "worker": "worker", "factor": "factor"}.get(name)
-        if not equals or key is None:
-            raise ValueError(f"--drill {text!r}: {part!r} is none of at=, until=, worker=, factor=")
-        try:
-            values[key] = value if key == "worker" else float(value)
-        except ValueError:
-            raise ValueError(f"--drill {text!r}: {name} must be a number") from None
-    if "at_s" not in values:
-        raise ValueError(f"--drill {text!r}: at= is missing")
-    return Fault(kind=kind, **values)
-
-
 def _options(args: argparse.Namespace) -> SimulationOptions:
     return SimulationOptions(
         sample_period_s=args.sample_period,
@@ -341,7 +318,7 @@ def _compare(
         fleet.spec,
         variants,
         seeds=seeds,
-        faults=[drill(text) for text in args.drill],
+        faults=[drill_of(text) for text in args.drill],
         options=_options(args),
         classes=classes,
         tenant_names=tenant_names(trace),

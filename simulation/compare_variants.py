@@ -152,3 +152,26 @@ def options_of(variant: Variant, options: SimulationOptions) -> SimulationOption
     if wrong:
         raise ValueError(f"variant {variant.name}: no option {', '.join(wrong)}; there are {', '.join(sorted(known))}")
     return replace(options, **variant.options)
+
+
+def drill_of(text: str) -> Fault:
+    """
+    Return the drill of `death,at=600,until=900,worker=d0`.
+
+    Raises:
+        ValueError: a part is not understood.
+    """
+    kind, *parts = (part.strip() for part in text.split(","))
+    values: dict[str, Any] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        key = {"at": "at_s", "until": "until_s", "worker": "worker", "factor": "factor"}.get(name)
+        if not equals or key is None:
+            raise ValueError(f"drill {text!r}: {part!r} is none of at=, until=, worker=, factor=")
+        try:
+            values[key] = value if key == "worker" else float(value)
+        except ValueError:
+            raise ValueError(f"drill {text!r}: {name} must be a number") from None
+    if "at_s" not in values:
+        raise ValueError(f"drill {text!r}: at= is missing")
+    return Fault(kind=kind, **values)

@@ -187,7 +187,8 @@ def read_burstgpt(rows: NUMBERED, options: TraceOptions) -> Trace:
     return table.finish(tenant="session")
 
 
-def _header_has(*names: str) -> Callable[[list[str]], bool]:
+def header_has(*names: str) -> Callable[[list[str]], bool]:
+    """Return what recognises a header that has all these columns."""
     wanted = {name.casefold() for name in names}
     return lambda lines: wanted <= {name.strip().strip('"').casefold() for name in lines[0].split(",")}
 
@@ -196,13 +197,13 @@ CSV_FORMATS: Final = (
     TraceFormat(
         name="azure",
         summary="Azure LLM inference CSV (TIMESTAMP, ContextTokens, GeneratedTokens)",
-        recognises=_header_has("ContextTokens"),
+        recognises=header_has("ContextTokens"),
         read=read_azure,
     ),
     TraceFormat(
         name="burstgpt",
         summary="BurstGPT CSV (Timestamp, Model, Request tokens, Response tokens, ...)",
-        recognises=_header_has("Request tokens"),
+        recognises=header_has("Request tokens"),
         read=read_burstgpt,
     ),
 )
