@@ -70,6 +70,8 @@ PRIOR_OUTPUT_TOKENS = 256.0
 TTFT_ERROR_RATIO = 0.3
 """Relative spread of a TTFT prediction (the one published figure for its tail is BLIS's 29 %)."""
 TPOT_ERROR_RATIO = 0.1
+UNBOUNDED = 1e6
+"""What an unbounded term counts as, so that pairs that are all beyond their room are still told apart by the rest."""
 
 
 def mean_prompt_tokens(s: State) -> float:
@@ -158,11 +160,11 @@ def pair_cost(s: State, r: int, p: int, d: int) -> float:
     slow = breach_probability(step_s, s.weights[kind, W_TPOT], TPOT_ERROR_RATIO)
     budget = s.weights[kind, W_TTFT]
     return pair_score(
-        wait / budget,
+        min(wait / budget, UNBOUNDED),
         whole / budget,
         transfer / budget,
-        decode / budget,
-        pressure,
+        min(decode / budget, UNBOUNDED),
+        min(pressure, UNBOUNDED),
         slo_risk_ratio(late, slow),
         prefix_benefit_s(whole, uncached, 0.0) / budget,
         s.weights[kind, 0],
@@ -176,7 +178,7 @@ def pair_cost(s: State, r: int, p: int, d: int) -> float:
 
 
 def choose_pair(s: State, r: int) -> int:
-    """Set the pair with the least cost, the first of equals; return 0 when every pair's cost is unbounded."""
+    """Set the pair with the least cost, the first of equals; return 0 when there is no pair to take it."""
     best = math.inf
     for d in range(len(s.pi)):
         if not takes(s, d, ROLE_DECODE | ROLE_UNIFIED):

@@ -283,6 +283,7 @@ def simulate(
     if is_compiled is None:
         is_compiled = len(traffic) > PLAIN_REQUESTS or is_ready()
     kernel = _Kernel(state._replace(faults=kinds, fault_at=times), is_compiled)
+    del state  # the kernel has its own copy; a large trace should not be held twice.
     _drive(kernel, options, policy, traffic, on_progress)
     state = kernel.state
     samples = sample_columns(state, options.sample_period_s)
