@@ -24,6 +24,7 @@ PAGES = (
     ("what_if", ":material/alt_route:"),
     ("replay", ":material/replay:"),
     ("sources", ":material/cable:"),
+    ("tour", ":material/slideshow:"),
 )
 
 

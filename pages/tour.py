@@ -1,0 +1,59 @@
+"""The Tour page: the argument as a live story of seven steps, for a room of people."""
+
+import streamlit as st
+
+from pages import _context as context
+from pages import _controls as controls
+from pages import _tour_parts as parts
+from pages.figures import number
+
+t, language = context.say(), context.language()
+context.runtime()
+st.set_page_config(initial_sidebar_state="collapsed")
+st.html(parts.STYLE)
+COUNT = len(parts.STEPS)
+place = parts.place_of(controls.kept("step"))
+step = parts.STEPS[place]
+is_asked_again = bool(st.session_state.pop("tour.again", False))
+parts.enter(place, again=is_asked_again)
+
+
+def body() -> None:
+    """Draw the step from the fleet of this tick."""
+    fleet = context.snapshot()
+    if not any(pool.state.is_scored for pool in fleet.pools):
+        parts.head(t(f"tour.title_{step.word}", **parts.BLANK), t("tour.no_pools"))
+        return
+    step.draw(fleet)
+
+
+def footer() -> None:
+    """Draw what the demo plays."""
+    state = parts.demo_state()
+    if state is None:
+        st.caption(t("tour.live_fleet"))
+        return
+    st.caption(
+        t("tour.plays", scenario=number.markdown(state.scenario), elapsed=number.duration(round(state.elapsed_s)))
+    )
+
+
+with st.container(key="tour_stage"):
+    context.live_part(body, every_s=1.0)
+with st.container(horizontal=True, vertical_alignment="center", key="tour_bar"):
+    if st.button(t("tour.back"), icon=":material/arrow_back:", shortcut="Left", disabled=place == 0, key="tour.back"):
+        parts.go(place - 1)
+    with st.container(key="tour_where", width="stretch"):
+        st.markdown(parts.dots(place, COUNT))
+        context.live_part(footer)
+    if st.button(t("tour.restart"), icon=":material/replay:", key="tour.restart", type="tertiary"):
+        st.session_state["tour.again"] = True
+        st.rerun()
+    parts.explore(step)
+    if place + 1 < COUNT:
+        if st.button(
+            t("tour.next"), icon=":material/arrow_forward:", shortcut="Right", type="primary", key="tour.next"
+        ):
+            parts.go(place + 1)
+    elif st.button(t("tour.finish"), icon=":material/flag:", shortcut="Right", type="primary", key="tour.next"):
+        context.open_page("fleet")
