@@ -1,0 +1,143 @@
+"""
+The kit of real engines: where it is, what is installed, and starting and stopping by it.
+
+The kit is a folder with `engines.sh` (KVSCOPE_SHARED/engines, by default ../shared/engines beside the checkout); it
+keeps environments under an ENGINES_DIR. Ours is a folder of its own with links to what is installed (KVSCOPE_ENGINES,
+by default ~/.cache/kvscope-engines), so that `down` stops what these tests started and nothing else.
+
+KVSCOPE_PEER_RUNS names a folder in which what was seen of each engine is kept, and from which it is judged again
+without starting anything.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(os.environ.get("KVSCOPE_ENGINES", Path.home() / ".cache" / "kvscope-engines"))
+KIT = Path(os.environ.get("KVSCOPE_SHARED", ROOT.parent / "shared")) / "engines"
+START_LIMIT_S = float(os.environ.get("ENGINES_TIMEOUT", "600"))
+"""For one server to be ready: 40 to 90 s on a quiet machine with two cores, several times that on a busy one."""
+ENVIRONMENTS = ("sglang", "smg", "router", "vllm", "dynamo")
+
+
+def free_port() -> int:
+    """Return a port on loopback that nobody holds right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Kit:
+    """One ENGINES_DIR of ours. Everything started here is stopped by `down`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ENVIRONMENTS:
+            link = self.folder / name
+            if (INSTALLED / name).is_dir() and not link.exists():
+                link.symlink_to((INSTALLED / name).resolve())
+        self._clients: list[subprocess.Popen[str]] = []
+
+    def need(self, *names: str, is_namespaced: bool = False) -> None:
+        """Skip with the reason unless the kit is there and these environments are installed."""
+        script = KIT / "engines.sh"
+        if not script.is_file():
+            pytest.skip(f"no kit of engines at {KIT} (set KVSCOPE_SHARED)")
+        for name in names:
+            if not (INSTALLED / name / "bin" / "python").exists():
+                pytest.skip(f"{name} is not installed in {INSTALLED}: run `engines.sh setup {name}` of {KIT}")
+        if is_namespaced and os.geteuid() != 0:
+            pytest.skip("needs root: the engines bind all interfaces, so the kit runs them in a network namespace")
+        if is_namespaced and shutil.which("ip") is None:
+            pytest.skip("needs the `ip` command (Debian: iproute2) for a network namespace")
+
+    def _environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
+        return {
+            **os.environ,
+            "ENGINES_DIR": str(self.folder),
+            "ENGINES_TIMEOUT": f"{START_LIMIT_S:.0f}",
+            "no_proxy": "127.0.0.1,localhost",
+            "PYTHONPATH": str(ROOT),
+            **(more or {}),
+        }
+
+    def _command(self, *arguments: str) -> list[str]:
+        return ["nice", "-n", "5", "bash", str(KIT / "engines.sh"), *arguments]
+
+    def up(self, *arguments: str, **environment: str) -> None:
+        """Start what `engines.sh up ARGUMENTS` starts; fail with the kit's own words when it does not come up."""
+        done = subprocess.run(
+            self._command("up", *arguments),
+            env=self._environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=6 * START_LIMIT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            self.down()
+            pytest.fail(f"engines.sh up {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+    def down(self) -> None:
+        """Stop the load and every server started here; remove the namespace."""
+        for client in self._clients:
+            if client.poll() is None:
+                os.killpg(client.pid, signal.SIGTERM)
+            client.wait(30)
+        self._clients.clear()
+        subprocess.run(self._command("down"), env=self._environment(), capture_output=True, timeout=300, check=True)
+
+    def load(self, url: str, seconds: float, clients: int, max_tokens: int = 128) -> subprocess.Popen[str]:
+        """Begin to send chat requests to `url`; the process prints a JSON summary when the last one is through."""
+        return self._begin("load", url, f"{seconds:g}", str(clients), str(max_tokens))
+
+    def inside(self, *command: str) -> subprocess.Popen[str]:
+        """Begin a command where the servers are: inside the namespace when there is one."""
+        return self._begin("exec", *command)
+
+    def _begin(self, *arguments: str) -> subprocess.Popen[str]:
+        client = subprocess.Popen(
+            self._command(*arguments),
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._clients.append(client)
+        return client
+
+    def watch(self, out: Path, seconds: float, urls: Sequence[str], *more: str) -> subprocess.Popen[str]:
+        """Begin to watch these servers with KVScope's own runtime and with a witness; see `watch.py`."""
+        program = str(Path(__file__).with_name("watch.py"))
+        return self.inside(sys.executable, program, "--out", str(out), "--seconds", f"{seconds:g}", *more, *urls)
+
+
+def finished(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """Return what a process printed; fail with it when the process ended badly or not in time."""
+    try:
+        text, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        text, _ = process.communicate(timeout=30)
+        pytest.fail(f"{process.args} did not end in {timeout_s:g} s:\n{text[-3000:]}")
+    if process.returncode != 0:
+        pytest.fail(f"{process.args} ended with {process.returncode}:\n{text[-3000:]}")
+    return text
+
+
+def summary_of(text: str) -> dict[str, Any]:
+    """Return the load client's JSON summary out of what it printed."""
+    found: dict[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    return found
