@@ -96,7 +96,7 @@ def pool_findings(
     held = _held(past, findings)
     is_stuck = _handshake(past, rates, findings)
     _slots(reading, composition, findings)
-    _transfers(reading, rates, line_rate_bytes_per_s, findings)
+    _transfers(past, rates, line_rate_bytes_per_s, findings)
     _refused(reading, findings)
     if _restarted(past):
         text = "Counters fell: the worker restarted within the window; flows count from its start."
@@ -215,19 +215,35 @@ def _slots(reading: PoolReading, composition: Composition, findings: list[Findin
             findings.append(_finding("state-slots-missing", text, reading))
 
 
-def _transfers(reading: PoolReading, rates: PoolRates, line_rate: float | None, findings: list[Finding]) -> None:
-    """Judge transfers by what was moved; mark gauges that contradict it."""
+def _speed(bytes_per_s: float) -> str:
+    """Return a transfer speed in the unit that shows its digits: links carry GB/s, small models on TCP far less."""
+    for size, unit, digits in ((1e9, "GB/s", 1), (1e6, "MB/s", 1), (1e3, "kB/s", 1)):
+        if bytes_per_s >= 0.095 * size:
+            return f"{bytes_per_s / size:.{digits if bytes_per_s >= size else 2}f} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def _transfers(past: Past, rates: PoolRates, line_rate: float | None, findings: list[Finding]) -> None:
+    """
+    Judge transfers by what was moved; mark gauges that contradict it.
+
+    The gauge is the last transfer's own speed, the volume a mean of many that may have run side by side: only when
+    the fastest transfer reported, times the most in flight, cannot make up the volume is the gauge's clock wrong.
+    """
+    reading = past.reading
     moved, gauge = rates.transfer_bytes_per_s.value, reading.transfer_reported_bytes_per_s
+    fastest = _largest(past.column("transfer_reported_bytes_per_s"), gauge or 0.0)
+    side_by_side = max(1.0, _largest(past.column("queue_inflight_count"), reading.queue_inflight_count or 0.0))
     if gauge is not None and line_rate is not None and gauge > line_rate:
         text = (
-            f"The engine reports {gauge / 1e9:.1f} GB/s per transfer on a link of {line_rate / 1e9:.1f} GB/s: "
+            f"The engine reports {_speed(gauge)} per transfer on a link of {_speed(line_rate)}: "
             "impossible (all chunks' bytes over the last chunk's time). Not used."
         )
         findings.append(_finding("transfer-gauge-above-line-rate", text, reading))
-    elif gauge is not None and moved and gauge * max(1.0, reading.queue_inflight_count or 1.0) < moved / 2:
+    elif gauge is not None and moved and fastest * side_by_side < moved / 2:
         text = (
-            f"The engine reports {gauge / 1e9:.2f} GB/s per transfer, the volume counter proves "
-            f"{moved / 1e9:.2f} GB/s: its clock runs past the transfer. Not used."
+            f"The engine reports at most {_speed(fastest)} per transfer, {side_by_side:.0f} at a time, the volume "
+            f"counter proves {_speed(moved)}: its clock runs past the transfer. Not used."
         )
         findings.append(_finding("transfer-gauge-below-volume", text, reading))
     inflight, drain = reading.queue_inflight_count, rates.transfer_drain_s.value
@@ -243,6 +259,12 @@ def _transfers(reading: PoolReading, rates: PoolRates, line_rate: float | None, 
             "A larger page size sends fewer, larger pieces."
         )
         findings.append(_finding("transfer-overhead", text, reading))
+
+
+def _largest(values: FloatArray, least: float) -> float:
+    """Return the largest known value, at least `least`."""
+    known = values[np.isfinite(values)]
+    return max(least, float(known.max())) if known.size else least
 
 
 def _refused(reading: PoolReading, findings: list[Finding]) -> None:
