@@ -33,6 +33,7 @@ FLEETS: Final = ("live", "shape")
 DEFAULT_POLICIES: Final = ("round-robin", "lowest-utilization", "joint")
 SWEEP_VALUES: Final = {
     "telemetry_age_s": "0, 0.5, 2, 8",
+    "telemetry_period_s": "0.5, 2, 8, 30",
     "reserve_tokens": "0, 128, 512, 2048",
     "reserve_ratio": "0.02, 0.05, 0.1, 0.2",
     "gate_ratio": "0.7, 0.8, 0.9, 1",
@@ -193,11 +194,8 @@ def _policies(language: str) -> tuple[str, ...]:
 
 
 def classes_of_fleet() -> tuple[SloClass, ...]:
-    """Return the SLO classes of the fleet file, in the presets' order; the presets where it has none."""
-    try:
-        own = decide_settings(context.runtime().settings).classes
-    except AttributeError:
-        return tuple(SLO_CLASSES.values())
+    """Return the SLO classes of the fleet file, in the presets' order."""
+    own = decide_settings(context.runtime().settings).classes
     return tuple(own[name] for name in SLO_CLASSES)
 
 

@@ -310,7 +310,7 @@ def kept(language: str) -> dict[str, dict[str, Any]]:
     t = context.say()
     try:
         records = {record.name: record for record in context.runtime().store.runs()}
-    except (KvscopeError, AttributeError) as error:
+    except KvscopeError as error:
         context.read_failed(error)
         return {}
     with st.container(horizontal=True, vertical_alignment="bottom"):

@@ -104,8 +104,10 @@ def page(body: Mapping[str, Any], series: Mapping[str, Any], language: str) -> s
     )
     fleet = body["fleet"]
     roles = ", ".join(f"{count} {t(f'common.role_{role}')}" for role, count in fleet["pools"].items())
-    # "</" inside the figures' JSON would end the script element early.
-    packed = msgspec.json.encode([painted(each) for each in figures], enc_hook=_encoded).decode().replace("</", "<\\/")
+    # "<" inside the figures' JSON could end the script element early.
+    packed = (
+        msgspec.json.encode([painted(each) for each in figures], enc_hook=_encoded).decode().replace("<", "\\u003c")
+    )
     title = markup.escape(t("replay.report_title"))
     seeds = t("replay.seeds_told", seeds=", ".join(str(seed) for seed in body["seeds"]))
     fleet_told = f"{roles}, {number.compact(fleet['usable_tokens'])} tokens, {', '.join(fleet['profiles'])}; {seeds}"

@@ -88,6 +88,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "sweep": ("Sweep", "扫描"),
     "sweep_none": ("none", "无"),
     "sweep_telemetry_age_s": ("telemetry age (s)", "遥测延迟（秒）"),
+    "sweep_telemetry_period_s": ("telemetry period (s)", "遥测周期（秒）"),
     "sweep_reserve_tokens": ("reserve per request (tokens)", "每请求预留（tokens）"),
     "sweep_reserve_ratio": ("reserve of joint (share)", "joint 的预留占比"),
     "sweep_gate_ratio": ("gate of guarded (share)", "guarded 的门限占比"),
