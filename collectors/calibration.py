@@ -40,7 +40,7 @@ from scoring.calibration_windows import (
     pair_windows,
     readings_of,
 )
-from scoring.drift import DriftState, drift_step
+from scoring.drift import drift_step, seeded
 from scoring.model import FleetSnapshot, FloatArray, PoolReading, PoolSnapshot, Role, pool_id
 from scoring.reserve import ReserveSettings
 from scoring.service import ServiceProfile
@@ -51,6 +51,8 @@ REFIT_EVERY_S: Final = 20.0
 BACKFILL_SAMPLES: Final = 300
 """Samples a pool taken from memory at the start; a fleet of thousands takes fewer."""
 BACKFILL_PAIRS: Final = 60_000
+SEED_ROWS: Final = 200
+"""Rows that tell the drift test how errors scatter when coefficients are put to use."""
 FIRST_REASON: Final = "first fit"
 GROWN_REASON: Final = "four times the rows"
 GROWN_FACTOR: Final = 4
@@ -266,7 +268,7 @@ class Calibrator:
         reason = ""
         if rows.version is None:
             reason = FIRST_REASON if has_own else ""
-        elif not rows.is_chosen and self._has_grown(rows, judged):
+        elif not rows.is_chosen and not rows.drift.is_drifting and self._has_grown(rows, judged):
             reason = GROWN_REASON
         if reason:
             number = self._keep(rows, at_s, reason)
@@ -386,7 +388,7 @@ class Calibrator:
         with self._lock:
             rows.version = version
             rows.is_chosen = is_chosen
-            rows.drift = DriftState()
+            rows.drift = seeded(_recent_errors(rows, version.profile))
             rows.drift_kept_at_s = None
 
     def _known(self, name: str) -> KindRows:
@@ -395,6 +397,15 @@ class Calibrator:
             if rows is None:
                 raise ValueError(f"no kind {name!r}; there are {', '.join(sorted(self._kinds)) or 'none yet'}")
             return rows
+
+
+def _recent_errors(rows: KindRows, profile: ServiceProfile) -> list[float]:
+    """Return the errors of a profile on the newest rows of a kind: what the drift test watches."""
+    newest = [
+        *step_errors(list(rows.decode)[-SEED_ROWS:], profile, rows.kind.name, is_held_out=False),
+        *prefill_errors(list(rows.prefill)[-SEED_ROWS:], profile, rows.kind.name, is_held_out=False),
+    ]
+    return [each.error_ratio for each in newest]
 
 
 _guard = threading.Lock()
@@ -414,3 +425,11 @@ def calibrator(runtime: Runtime | None = None) -> Calibrator | None:
         started = Calibrator(running).start()
         _current[:] = [(running, started)]
         return started
+
+
+def stop_learning() -> None:
+    """Stop the learner, if one runs."""
+    with _guard:
+        for _, old in _current:
+            old.stop()
+        _current.clear()

@@ -119,7 +119,7 @@ def apply(store: Store, name: str, version: int, at_s: float) -> Version:
     Raises:
         StoreError: There is no such version.
     """
-    store.apply_profile(name, version, at_s)
+    store.apply_profile(name, version, _later(store, name, at_s))
     _note(store, at_s, name, f"version {version} applied")
     found = applied(store, name)
     assert found is not None
@@ -139,11 +139,17 @@ def roll_back(store: Store, name: str, at_s: float) -> Version:
     )
     if len(used) < 2:
         raise StoreError(f"calibration: {name} has no earlier version that was in use")
-    store.apply_profile(name, used[-2].version, at_s)
+    store.apply_profile(name, used[-2].version, _later(store, name, at_s))
     _note(store, at_s, name, f"rolled back from version {used[-1].version} to {used[-2].version}")
     found = applied(store, name)
     assert found is not None
     return found
+
+
+def _later(store: Store, name: str, at_s: float) -> float:
+    """Return an instant after every earlier use: two acts within a cycle, or a clock set back, keep their order."""
+    current = applied(store, name)
+    return at_s if current is None else max(at_s, (current.applied_at_s or 0.0) + 1e-3)
 
 
 def _note(store: Store, at_s: float, name: str, text: str) -> None:

@@ -7,6 +7,7 @@ is not. Source: Page 1954, Hinkley 1971; parameters as in Gama et al. 2014.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,8 +18,8 @@ THRESHOLD_SIGMAS: Final = 15.0
 LEARN_COUNT: Final = 100
 """Errors taken before anything can alarm (chosen). The usual level goes on being learnt after them, as the test's
 running mean does, so that chance among the first hundred is no drift later."""
-SPREAD_FLOOR_RATIO: Final = 0.005
-"""Spreads below half a percent count as half a percent: nobody acts on less."""
+SPREAD_FLOOR_RATIO: Final = 0.02
+"""Smaller spreads count as 2 %: with the allowance, lasting shifts of 1 % and less are nobody's business (chosen)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +97,20 @@ def drift_step(state: DriftState, at_s: float, error_ratio: float) -> DriftState
         direction=direction,
         since_at_s=since,
     )
+
+
+def seeded(errors_ratio: Sequence[float]) -> DriftState:
+    """
+    Return a state that has learnt the spread of these errors and takes no bias for usual.
+
+    For coefficients newly put to use: errors on the rows at hand say how they scatter, and their level should be 0,
+    so that a change right after is not learnt as the usual, and coefficients that do not fit are found out.
+    """
+    known = sorted(error for error in errors_ratio if math.isfinite(error))
+    state = DriftState()
+    if not known:
+        return state
+    middle = known[len(known) // 2]
+    for error in known[len(known) // 20 : len(known) - len(known) // 20]:
+        state = drift_step(state, 0.0, error - middle)
+    return DriftState(count=state.count, spread_ratio=state.spread_ratio, squares=state.squares)

@@ -7,7 +7,7 @@ from scoring.calibration_error import ErrorSample, Quantity, judged_fit, summari
 from scoring.calibration_reserve import growth_departures_ratio, reserve_for_slo
 from scoring.calibration_windows import DecodeWindow, Kind
 from scoring.demand import OutputTable
-from scoring.drift import LEARN_COUNT, DriftState, drift_step
+from scoring.drift import LEARN_COUNT, DriftState, drift_step, seeded
 from scoring.model import PoolHistory, PoolReading, Role
 from scoring.quantile_table import ALL, quantile_interval, quantile_table
 from scoring.reserve import ReserveSettings
@@ -99,6 +99,19 @@ def test_one_wild_error_is_no_drift_and_unknown_changes_nothing() -> None:
     assert not _run(errors).is_drifting
     state = _run(errors[: LEARN_COUNT + 5])
     assert drift_step(state, 1e3, float("nan")) == state
+
+
+def test_a_seeded_test_takes_no_bias_for_usual() -> None:
+    """Seeded with errors off by 20 %, it finds the next ones to be off by 20 %; seeded with good ones, it is silent."""
+    rng = np.random.default_rng(12)
+    biased = seeded(rng.normal(0.2, 0.02, 200).tolist())
+    good = seeded(rng.normal(0.0, 0.02, 200).tolist())
+    assert (biased.mean_ratio, biased.is_drifting, seeded([]).count) == (0.0, False, 0)
+    for i in range(100):
+        biased = drift_step(biased, float(i), 0.2 + 0.02 * rng.standard_normal())
+        good = drift_step(good, float(i), 0.02 * rng.standard_normal())
+    assert biased.is_drifting
+    assert not good.is_drifting
 
 
 def test_quantile_intervals_cover_at_their_rate() -> None:
