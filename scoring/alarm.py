@@ -46,9 +46,9 @@ class AlarmSettings:
 
     horizon_s: float = 30.0
     half_life_s: float = 10.0
-    on_probability: float = 0.65
+    on_probability: float = 0.7
     on_dwell_s: float = 2.0
-    off_probability: float = 0.26
+    off_probability: float = 0.28
     off_dwell_s: float = 10.0
     walk_on_probability: float = 0.9
     walk_off_probability: float = 0.4
@@ -101,13 +101,13 @@ class Forecast:
 
 
 FORECAST: Final = Forecast(
-    weights=(-4.25112, 4.4013, 17.3159, 0.960875, -5.96587, -0.752726),
-    squares=(0.565338, -4.84745, 162.612, -2.13039, 0.62812, -0.0896361),
-    intercept=2.94793,
-    lows=(0.0, 0.0, 0.0, 0.0, 0.0, 1.609),
-    highs=(5.71, 1.0, 0.3, 1.0, 1.0, 5.71),
+    weights=(-4.27009, 4.52769, 20.0427, -0.092057, -4.06989, -0.762359),
+    squares=(0.56038, -5.79385, 150.813, -1.25364, -1.74391, -0.0597078),
+    intercept=2.92413,
+    lows=(-0.001, -0.001, -0.001, -0.001, -0.001, 1.60844),
+    highs=(5.98997, 1.051, 0.312719, 1.03718, 1.051, 5.98997),
     horizon_s=25.0,
-    source="kvscope backtest --fit, 100 simulated seeds",
+    source="kvscope backtest --fit --seeds 280",
 )
 
 

@@ -212,7 +212,8 @@ def step(
     is_new = newest is not None and newest != state.newest_at_s
     step_s = at_s - state.last_at_s if state.last_at_s is not None else 0.0
     learnt = state.learnt
-    if is_new and stage <= Stage.THIN_HEADROOM and 0.0 < step_s <= GAP_S:
+    is_well = stage <= Stage.THIN_HEADROOM and not any(sign.is_seen for sign in found[1:])
+    if is_new and is_well and 0.0 < step_s <= GAP_S:
         learnt = _learn(learnt, at, step_s, settings.learn_half_life_s)
     has_begun = any(light.is_lit for light in lights[1:3])
     after = replace(
@@ -301,7 +302,7 @@ def _after_break(state: ChainState, pool: PoolSnapshot, events: list[ChainEvent]
         # What was normal before says nothing of what is there now.
         fresh = _dark(state, at_s, text, events)
         events.append(ChainEvent(at_s=at_s, pool_id=pool.pool_id, kind=EVENT_BREAK, text=text))
-        return replace(fresh, learnt={}, histograms=())
+        return replace(fresh, learnt={}, histograms=(), last_at_s=None)
     if at_s < state.last_at_s or at_s - state.last_at_s > GAP_S:
         jump = at_s - state.last_at_s
         text = f"the clock went back {-jump:.1f} s" if jump < 0 else f"not looked at for {jump:.0f} s"

@@ -347,12 +347,16 @@ def _stalls(pool: PoolSnapshot, at: Look, normal: Normal, *, is_near: bool) -> S
     stage = Stage.ADMISSION_STALLS
     if at.queue_count is None or at.queue_age_s is None:
         return Sign(stage=stage, is_seen=None, text="the source does not report who waits for room")
-    limit = 1.0
-    if normal.queue_count is not None:
+    is_for_room = at.queue_name == "prealloc_ready_count"
+    if is_for_room:
+        limit = 1.0  # Nobody stands there but for want of room: one is too many, whatever is usual.
+    elif normal.queue_count is None:
+        return Sign(stage=stage, is_seen=None, value=at.queue_count, text="how many usually wait is not known yet")
+    else:
         limit = max(1.0, normal.queue_count + 3.0 * (normal.queue_spread or 0.0))
-    # These two queues hold only requests that room keeps out; the others may wait for compute.
-    is_for_room = at.queue_name == "prealloc_ready_count" or pool.role is Role.PREFILL
-    is_seen = at.queue_count >= limit and at.queue_age_s >= QUEUE_AGE_S and (is_near or is_for_room)
+    # Prefill's queue stands for want of room on decode; the others may wait for compute.
+    is_cause = is_near or is_for_room or pool.role is Role.PREFILL
+    is_seen = at.queue_count >= limit and at.queue_age_s >= QUEUE_AGE_S and is_cause
     text = (
         f"{at.queue_count:.0f} wait ({at.queue_name}), not empty for {at.queue_age_s:.0f} s; usual at most {limit:.1f}"
     )
