@@ -14,17 +14,21 @@ from starlette.concurrency import run_in_threadpool
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from collectors import calibration
 from pages import _routes, _running, _shell
 
 # Every page in the order of the navigation, (word, icon): pages/<word>.py. A new page is one more line.
 PAGES = (
+    ("home", ":material/home:"),
     ("fleet", ":material/dashboard:"),
     ("worker", ":material/memory:"),
     ("saturation", ":material/water_drop:"),
     ("what_if", ":material/alt_route:"),
+    ("calibration", ":material/tune:"),
     ("replay", ":material/replay:"),
     ("sources", ":material/cable:"),
     ("tour", ":material/slideshow:"),
+    ("glossary", ":material/menu_book:"),
 )
 
 
@@ -34,9 +38,11 @@ async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
     # Else a deep link that arrives before any other visit would run pages/<word>.py alone, without this file.
     PagesManager.uses_pages_directory = False
     await run_in_threadpool(_running.start)
+    await run_in_threadpool(calibration.calibrator)
     try:
         yield {}
     finally:
+        await run_in_threadpool(calibration.stop_learning)
         await run_in_threadpool(_running.stop)
 
 

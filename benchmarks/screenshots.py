@@ -56,13 +56,13 @@ _LOSS = ("--scenario", "node-loss", "--seed", "7")
 _REAL = ("--recording", str(RECORDING), "--at-end", "loop")
 
 PICTURES = (
-    Picture("fleet", _FULL, "/", 1240, warm_s=125.0),
-    Picture("fleet-share-zh", _FULL, "/?unit=share&order=committed&lang=zh", 900),
+    Picture("fleet", _FULL, "/fleet", 1240, warm_s=125.0),
+    Picture("fleet-share-zh", _FULL, "/fleet?unit=share&order=committed&lang=zh", 900),
     Picture("worker", _FULL, "/worker?pool=decode-2/0&range=5m", 1500),
     Picture("sources", _FULL, "/sources", 0),
     Picture("what-if", _FULL, "/what_if", 1400),
-    Picture("fleet-node-lost", _LOSS, "/?role=decode&unit=bytes", 900, 20.0, "connect-refused"),
-    Picture("fleet-real-2p2d", _REAL, "/", 0, 30.0, "decode-room-holds-prefill"),
+    Picture("fleet-node-lost", _LOSS, "/fleet?role=decode&unit=bytes", 900, 20.0, "connect-refused"),
+    Picture("fleet-real-2p2d", _REAL, "/fleet", 0, 30.0, "decode-room-holds-prefill"),
 )
 """Pictures of one demo follow each other, so that it starts once."""
 

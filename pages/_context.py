@@ -43,6 +43,11 @@ def set_failure(error: Exception | None) -> None:
     _failure[:] = [] if error is None else [error]
 
 
+def is_unwatched() -> bool:
+    """Say whether no collector runs and none failed to start: the server was given no fleet."""
+    return not _failure and collector.get_runtime() is None
+
+
 def runtime() -> Runtime:
     """Return the running collector, or draw why there is none and stop the page."""
     if _failure:

@@ -23,7 +23,7 @@ from scoring.chain import EVENT_ALARM, EVENT_SIGN
 from scoring.chain_evidence import STAGES, Stage
 from scoring.demand import RequestView, known_output
 from scoring.herd import herd
-from scoring.model import FleetSnapshot, PoolSnapshot, Role
+from scoring.model import FleetSnapshot, PoolSnapshot, Role, pool_id
 from scoring.policy import DecideSettings, Decision, decide
 
 HERD_COUNT: Final = 40
@@ -110,27 +110,39 @@ def stampede(fleet: FleetSnapshot) -> None:
     """Draw one herd placed twice."""
     t = context.say()
     head(t("tour.title_stampede", count=HERD_COUNT), t("tour.text_stampede"))
+    decode = [pool for pool in _decode(fleet) if pool.role is Role.DECODE]
     if len(_decode(fleet)) < 2:
         st.info(t("tour.needs"))
         return
+    # Where there are decode pools the story is theirs: what serves a request alone is another choice.
+    kept = tuple(pool for pool in fleet.pools if len(decode) < 2 or pool.role in (Role.PREFILL, Role.DECODE))
+    asked_of = replace(fleet, pools=kept)
     settings = decide_settings(context.runtime().settings)
 
     def build() -> bytes:
         asked: dict[str, Any] = {"count": HERD_COUNT, "age_s": 1.0, "settings": settings}
-        plain = herd(HERD_REQUEST, fleet, "lowest-utilization", **asked)
-        careful = herd(HERD_REQUEST, fleet, "joint", has_leases=True, **asked)
+        plain = herd(HERD_REQUEST, asked_of, "lowest-utilization", **asked)
+        careful = herd(HERD_REQUEST, asked_of, "joint", has_leases=True, **asked)
         return figures.stampede(fleet, plain, careful, t)
 
     figure("stampede", fleet, build)
 
 
-def is_case(fleet: FleetSnapshot, names: tuple[str, str]) -> bool:
-    """Say whether the first pool shows clearly less used than the second one, and holds a batch."""
+def case_rank(fleet: FleetSnapshot, names: tuple[str, str]) -> int:
+    """
+    Return how well two pools show the case: 2 when the lower one grows behind a busy link while the higher one empties,
+    1 when only the numbers are apart, 0 when they are not.
+    """
     pools = {pool.pool_id: pool for pool in fleet.pools}
-    low, high = (figures.used_ratio(pools[name]) if name in pools else None for name in names)
-    if low is None or high is None or high - low < CASE_GAP_RATIO:
-        return False
-    return low > 0.25 and (pools[names[0]].composition.in_flight_tokens.value or 0.0) > 0
+    if not set(names) <= set(pools):
+        return 0
+    low, high = (figures.used_ratio(pools[name]) or 0.0 for name in names)
+    if high - low < CASE_GAP_RATIO or low < 0.2:
+        return 0
+    by_id = {pool_id(item.last.worker_id, item.last.dp_rank): item for item in context.runtime().histories()}
+    slopes = [figures.slope_per_s(by_id[name], fleet.at_s) if name in by_id else None for name in names]
+    is_busy = (pools[names[0]].composition.in_flight_tokens.value or 0.0) > 0
+    return 2 if is_busy and (slopes[0] or 0.0) > 0 and (slopes[1] or 0.0) < 0 else 1
 
 
 def choice(fleet: FleetSnapshot) -> None:
@@ -144,13 +156,15 @@ def choice(fleet: FleetSnapshot) -> None:
         head(t("tour.title_choice"), text)
         st.info(t("tour.needs"))
         return
-    if is_case(fleet, names) or names != NODES:
-        st.session_state["tour.case"] = fleet
+    rank = case_rank(fleet, names)
+    kept_rank, case = st.session_state.get("tour.case", (0, None))
+    if rank and rank >= kept_rank:
+        case = fleet
+        st.session_state["tour.case"] = (rank, fleet)
     histories = context.runtime().histories()
     if guess is None:
         head(t("tour.title_choice"), text)
         figure("choice", fleet, lambda: story.two_nodes(fleet, histories, names, t, language), key="tour_mid")
-        case = st.session_state.get("tour.case")
         with st.container(horizontal=True, horizontal_alignment="center", key="tour_guess"):
             for node in nodes:
                 if st.button(f"**{node}**", key=f"tour.guess_{node}", disabled=case is None, width=220):
@@ -340,14 +354,14 @@ def enter(place: int, *, again: bool = False) -> None:
 # Laying out.
 
 STYLE: Final = """<style>
-[data-testid="stMainBlockContainer"] { padding: 2.6rem 2.5rem 0.4rem; max-width: 100%; }
+[data-testid="stMainBlockContainer"] { padding: 3.5rem 2.5rem 0.2rem; max-width: 100%; }
 [data-testid="stMainBlockContainer"] h1 { font-size: clamp(1.7rem, 2.5vw, 3rem); padding: 0; line-height: 1.15; }
 .st-key-tour_text p { font-size: clamp(1.05rem, 1.4vw, 1.7rem); line-height: 1.4; max-width: 75em; }
-.st-key-tour_full .kv-plot { height: calc(100vh - 21rem - 4vw); min-height: 240px; }
-.st-key-tour_mid .kv-plot { height: calc(100vh - 25rem - 4vw); min-height: 200px; }
-.st-key-tour_half .kv-plot { height: calc((100vh - 24rem - 4vw) * 0.5); min-height: 150px; }
-.st-key-tour_terms .kv-plot { height: calc((100vh - 24rem - 4vw) * 0.5); }
-.st-key-tour_stage { min-height: calc(100vh - 9.5rem); }
+.st-key-tour_full .kv-plot { height: calc(100vh - 15.6rem - 4vw); min-height: 240px; }
+.st-key-tour_mid .kv-plot { height: calc(100vh - 18.6rem - 4vw); min-height: 200px; }
+.st-key-tour_half .kv-plot { height: calc((100vh - 18.6rem - 4vw) * 0.5); min-height: 150px; }
+.st-key-tour_terms .kv-plot { height: calc((100vh - 18.6rem - 4vw) * 0.5); }
+.st-key-tour_stage { min-height: calc(100vh - 10rem); }
 .st-key-tour_bar p { white-space: nowrap; }
 </style>"""
 """Large type, and figures as tall as the screen lets them be, from 1280x720 to 1920x1080 without scrolling."""

@@ -221,10 +221,10 @@ def one_number(fleet: FleetSnapshot, t: Say, language: str) -> bytes:
         available, usable = pool.composition.available_tokens.value, pool.composition.usable_tokens.value
         if available is not None and usable:
             text = t("tour.one_available", share=number.share(available / usable))
-            notes.append(note(place, 1.0, text, yanchor="bottom", font={"size": SIZE - 1, "color": "@good"}))
+            notes.append(note(place, 0.97, f"<b>{text}</b>", yanchor="top", font={"size": SIZE, "color": "@paper"}))
     heads = (t("tour.one_left"), t("tour.one_right"))
     notes += [
-        note((place[0] + place[-1]) / 2, 1.2, f"<b>{head}</b>")
+        note((place[0] + place[-1]) / 2, 1.12, f"<b>{head}</b>")
         for place, head in zip(places, heads, strict=True)
         if place
     ]
@@ -242,7 +242,7 @@ def _used_past(history: PoolHistory, at_s: float) -> tuple[FloatArray, FloatArra
     """Return seconds before `at_s` (negative) and used / usable of the last PAST_S."""
     usable = history.last.usable_tokens or np.nan
     used = history.columns["used_tokens"] / usable
-    keep = (history.at_s >= at_s - PAST_S) & np.isfinite(used)
+    keep = (history.at_s >= at_s - PAST_S) & (history.at_s <= at_s) & np.isfinite(used)
     return history.at_s[keep] - at_s, used[keep]
 
 
@@ -299,9 +299,9 @@ def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tu
             }
         )
         if slope > 0.002:
-            text = t("tour.same_full", pool=name, after=number.duration(max((1.0 - now) / slope, 0.0)))
+            text = t("tour.same_full", pool=name, after=number.duration(float(round(max((1.0 - now) / slope, 0.0)))))
         elif slope < -0.002:
-            text = t("tour.same_empties", pool=name, after=number.duration(max(-now / slope, 0.0)))
+            text = t("tour.same_empties", pool=name, after=number.duration(float(round(max(-now / slope, 0.0)))))
         else:
             text = t("tour.same_still", pool=name)
         detail = t(

@@ -91,7 +91,9 @@ def two_nodes(
                 row,
                 f"<b>{number.share(used, t('common.unknown'))}</b>",
                 xanchor="left",
-                font={"size": SIZE + 10, "color": "@paper"},
+                font={"size": SIZE + 8, "color": "@ink"},
+                bgcolor="@paper/0.85",
+                borderpad=3,
             )
         )
         notes.append(

@@ -70,6 +70,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "unit_blocks": ("blocks", "块"),
     "unit_bytes": ("bytes", "字节"),
     "unit_share": ("share", "占比"),
+    "nav_home": ("Overview", "总览"),
+    "nav_glossary": ("Glossary", "词汇表"),
     "nav_fleet": ("Fleet", "集群"),
     "nav_worker": ("Worker", "工作节点"),
     "nav_sources": ("Sources", "数据来源"),

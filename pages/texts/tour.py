@@ -72,8 +72,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "text_stampede": (
         (
-            "Telemetry is always a little old, so every router that asks “who is emptiest?” within that moment gets "
-            "the same answer, and all go there. Counting what was promised but is not visible yet, and where each request "
+            "Telemetry is always a little old, so each router that asks “who is emptiest?” within that moment gets the "
+            "same answer, and all go there. Counting what was promised but is not visible yet, and where each request "
             "really fits, spreads the same herd."
         ),
         (
@@ -123,7 +123,8 @@ TEXTS: dict[str, tuple[str, str]] = {
             "formulas that score the live fleet; nothing is pre-recorded."
         ),
         (
-            "同样的 {requests} 个请求、同样的时刻，跑在本集群的副本上：送往最低利用率、同一规则但计入刚作出的承诺、以及按联合代价。"
+            "同样的 {requests} 个请求、同样的时刻，跑在本集群的副本上："
+            "送往最低利用率、同一规则但计入刚作出的承诺、以及按联合代价。"
             "刚刚用给实时集群打分的同一套公式模拟得出，并非预录。"
         ),
     ),

@@ -35,7 +35,7 @@ def _drag(page, which: str) -> None:
 
 def test_bars_move_and_zoom_scroll_and_node_stay(visit) -> None:
     """New data is drawn at every tick into the same node; a zoom and the scroll position outlive the ticks."""
-    page = visit("/", plots=3)
+    page = visit("/fleet", plots=3)
     before = _state(page)
     after = _later(page, before)
     assert after["bars"] != before["bars"]
@@ -55,21 +55,21 @@ def test_bars_move_and_zoom_scroll_and_node_stay(visit) -> None:
 
 def test_units_switch_and_the_link_reproduces_the_view(visit) -> None:
     """Share draws shares, the URL says so, and a second visitor with that URL sees the same in the other language."""
-    page = visit("/", plots=3)
+    page = visit("/fleet", plots=3)
     page.get_by_text("share", exact=True).first.click()
     page.wait_for_function(f"() => {FIRST}._fullLayout.xaxis.range[1] < 2")
     page.get_by_text("fullest", exact=True).first.click()
     page.wait_for_function("() => location.search.includes('order=committed')")
     query = page.evaluate("() => location.search")
     assert "unit=share" in query
-    other = visit(f"/{query}&lang=zh", plots=3)
+    other = visit(f"/fleet{query}&lang=zh", plots=3)
     assert _state(other)["range"][1] < 2
     assert other.locator("h1").first.inner_text() == "集群"
 
 
 def test_a_click_on_a_bar_opens_its_pool_and_the_link_opens_it_again(visit) -> None:
     """The Worker page of the pool that was clicked, with its history; its zoom outlives ticks; the deep link works."""
-    page = visit("/?role=decode&order=name", plots=1)
+    page = visit("/fleet?role=decode&order=name", plots=1)
     page.locator(".kv-plot").first.scroll_into_view_if_needed()
     spot = page.evaluate(
         f"""() => {{ const e = {FIRST}; const r = e.querySelector('.nsewdrag').getBoundingClientRect();
@@ -96,7 +96,7 @@ def test_figures_follow_the_theme(visit) -> None:
     """The same words, other hues: paper and parts take the theme's colours."""
     papers = {}
     for theme in ("light", "dark"):
-        page = visit("/?role=decode", theme=theme)
+        page = visit("/fleet?role=decode", theme=theme)
         papers[theme] = page.evaluate(
             f"() => [{FIRST}._fullLayout.font.color, {FIRST}.data[0].marker.color, {FIRST}.data[0].name]"
         )
@@ -110,7 +110,7 @@ def test_sources_answer_and_a_frozen_page_stands_still(visit) -> None:
     page = visit("/sources", plots=0)
     page.get_by_text(re.compile(r"^[1-9]\d* of 1\d$")).first.wait_for()
     page.get_by_text("/v1/loads").or_(page.get_by_text("SGLang: the denominator")).first.wait_for()
-    page = visit("/?live=false", plots=3)
+    page = visit("/fleet?live=false", plots=3)
     before = _state(page)
     first = page.locator(".kv-note").first.inner_text()
     page.wait_for_function(f"() => document.querySelector('.kv-note').textContent !== {first!r}")

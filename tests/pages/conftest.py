@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from collectors.runtime_stats import RuntimeStats
+from collectors.settings import Settings
 from collectors.sources import SourceView
 from pages._context import forget_shared, set_failure
 from scoring.capacity import compose
@@ -208,7 +209,7 @@ class FakeRuntime:
     def __init__(self, fleet: FleetSnapshot) -> None:
         self.fleet = fleet
         self.source_views: tuple[Any, ...] = ()
-        self.settings = SimpleNamespace(view=SimpleNamespace(history_s=900.0))
+        self.settings = Settings()
         self.store = SimpleNamespace(
             worker_polls=lambda worker_id, start_s, end_s: [], time_span=lambda: (NOW_S - 3600.0, NOW_S)
         )
@@ -314,6 +315,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[FleetSnapshot | None], F
     def use(fleet: FleetSnapshot | None) -> FakeRuntime | None:
         running = None if fleet is None else FakeRuntime(fleet)
         monkeypatch.setattr("collectors.runtime.get_runtime", lambda: running)
+        # No alert center behind a hand-made fleet: its chains are nothing, not a thread a test.
+        monkeypatch.setattr("pages._home_parts.chains", lambda: {})
         forget_shared()
         set_failure(None)
         return running
