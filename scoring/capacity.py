@@ -121,6 +121,7 @@ _CASES: Final[Mapping[str, tuple[tuple[Provenance, str], ...]]] = {
         (_D, "need of waiting requests (num_total_tokens - num_used_tokens)"),
         (_D, "nothing is waiting"),
         (_E, "at least the uncached prompt tokens waiting"),
+        (_U, "requests wait, yet num_total_tokens - num_used_tokens counts no need for them"),
     ),
     "offloaded_tokens": ((_U, "no host tier reported"), (_M, "held on the host tier, cached copies included")),
 }
@@ -269,8 +270,11 @@ def _columns(
     queued = np.maximum(backlog, np.nan_to_num(uncached))
     is_idle_queue = ~known(queued) & (waiting == 0)
     is_uncached = ~known(queued) & ~is_idle_queue & (uncached > 0)
-    case["queued_tokens"] = where(known(queued), 1, where(is_idle_queue, 2, where(is_uncached, 3, 0)))
-    value["queued_tokens"] = where(is_idle_queue, zero, where(is_uncached, uncached, queued))
+    # Every waiting request needs at least one token; on decode the total leaves out what is preallocated already.
+    pending = where(decode, np.nan_to_num(prealloc) + np.nan_to_num(retracted), np.nan_to_num(waiting))
+    is_denied = (queued == 0) & (pending > 0)
+    case["queued_tokens"] = np.select([is_denied, known(queued), is_idle_queue, is_uncached], [4, 1, 2, 3], 0)
+    value["queued_tokens"] = np.select([is_denied, is_idle_queue, is_uncached], [nan, zero, uncached], queued)
 
     offloaded = column["offloaded_tokens"]
     value["offloaded_tokens"], case["offloaded_tokens"] = offloaded, where(known(offloaded), 1, 0)

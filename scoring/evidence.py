@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from scoring.bottleneck import AMPLE_RATIO, kv_binds
 from scoring.model import (
     Composition,
     Finding,
@@ -36,8 +37,6 @@ HELD_SPAN_S: Final = 5.0
 OVERHEAD_RATIO: Final = 0.05
 """Transfers that wait while the link is used less than this are slowed by their number, not their size (chosen)."""
 MIN_WAITING_TRANSFERS: Final = 8
-AMPLE_RATIO: Final = 0.2
-"""More available than this while requests wait: capacity is not what holds them (chosen)."""
 WINDOW_FULL_RATIO: Final = 0.95
 FULL_RATIO: Final = 0.9
 """Committed above this is full for the purpose of naming what holds prefill up (chosen)."""
@@ -96,6 +95,8 @@ def pool_findings(
     held = _held(past, findings)
     is_stuck = _handshake(past, rates, findings)
     _slots(reading, composition, findings)
+    if (bound := kv_binds(reading, composition, past.counted("retracted_total"))) is not None:
+        findings.append(bound)
     _transfers(past, rates, line_rate_bytes_per_s, findings)
     _refused(reading, findings)
     if _restarted(past):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from scoring import evidence
+from scoring import bottleneck, evidence
 from scoring.capacity import compose_many
 from scoring.freshness import FreshnessThresholds, clock_offset_s, judge_age
 from scoring.geometry import GeometryError, config_named, kv_geometry
@@ -134,6 +134,11 @@ def judge_fleet(
             )
         )
     pools.sort(key=lambda pool: pool.pool_id)
+    at_cap = bottleneck.slots_bind_by_peers(pools)
+    pools = [
+        replace(pool, findings=(*pool.findings, at_cap[pool.pool_id])) if pool.pool_id in at_cap else pool
+        for pool in pools
+    ]
     is_decode_full = evidence.decode_is_full(pools)
     pools = [pool if pool.is_serving else _settled(pool, is_decode_full) for pool in pools]
     return FleetSnapshot(
