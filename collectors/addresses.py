@@ -31,9 +31,11 @@ def base_url(url: str) -> str:
     parts = urlsplit(split_rank(url)[0])
     scheme = parts.scheme.lower()
     host = (parts.hostname or "").lower()
-    if scheme not in ("http", "https") or not host:
+    if scheme not in ("http", "https") or not host or any(sign.isspace() for sign in url.strip()):
         raise ValueError(f"not an http address: {safe_url(url)}")
     port = parts.port
+    if port == 0:
+        raise ValueError("port 0 is no port to connect to")
     if port == (443 if scheme == "https" else 80):
         port = None
     shown = f"[{host}]" if ":" in host else host

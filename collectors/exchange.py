@@ -201,14 +201,33 @@ def refusal(answer: Answer, path: str) -> Failure | None:
     return None
 
 
-def unrecognised(answers: Mapping[str, Answer]) -> Failure:
-    """Return the failure that says best why no dialect recognised the worker."""
-    said = ", ".join(f"{path} HTTP {answer.status}" for path, answer in answers.items()) or "nothing was answered"
+def unrecognised(answers: Mapping[str, Answer], failures: Mapping[str, Failure] | None = None) -> Failure:
+    """
+    Return the failure that says best why no dialect recognised the worker.
+
+    `answers` came, of `failures` none could be taken (too large, cut off, not decompressible); both by path.
+    """
+    spoilt = failures or {}
+    said = ", ".join(
+        [f"{path} HTTP {answer.status}" for path, answer in answers.items()]
+        + [f"{path} {failure.kind}" for path, failure in spoilt.items()]
+    )
+    said = said or "nothing was answered"
     statuses = [answer.status for answer in answers.values()]
+    if spoilt and 200 not in statuses:
+        path, worst = next(iter(spoilt.items()))
+        return Failure(worst.kind, f"{path}: {worst.detail} ({said})", sum(each.byte_count for each in spoilt.values()))
     if any(status in (401, 403) for status in statuses) and 200 not in statuses:
         return Failure("unauthorised", f"the worker refuses our token ({said}); set auth.token_env")
     if any(300 <= status < 400 for status in statuses) and 200 not in statuses:
         return Failure("redirect", f"the worker redirects ({said}); redirects are not followed, use the final address")
     if statuses and all(status >= 500 for status in statuses):
         return Failure("http-status", f"the worker answers with errors only ({said})")
+    broken = [path for path, answer in answers.items() if answer.status >= 500]
+    if broken and 200 not in statuses:
+        return Failure(
+            "http-status",
+            f"{' and '.join(broken)} broken, the worker is alive: it answers with an error where its figures should be "
+            f"({said})",
+        )
     return Failure("engine-unknown", f"no engine recognised ({said}); set the worker's engine if you know it")

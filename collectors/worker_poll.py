@@ -143,11 +143,13 @@ class WorkerPoll:
     async def _find_engine(self, at_s: float, deadline: float) -> Failure | None:
         """Ask the first question of every dialect, once a path, until one dialect recognises what came."""
         answers: dict[str, Answer] = {}
+        spoilt: dict[str, Failure] = {}
         for question in self._probes():
             answer = await self._ask(question, self._request(question), deadline)
             if isinstance(answer, Failure):
                 if answer.kind not in ("too-large", "bad-encoding", "cut-off"):
                     return answer
+                spoilt[question.path] = answer
                 continue
             answers[question.path] = answer
             # Dialects are asked in order of preference, so the first that recognises its own answer is the right one.
@@ -158,7 +160,7 @@ class WorkerPoll:
         if dialect is None:
             self._attempts += 1
             self._retry_tick = self._tick + min(LONGEST_PAUSE_S, 2.0**self._attempts)
-            return unrecognised(answers)
+            return unrecognised(answers, spoilt)
         self._attempts = 0
         self._not_understood = 0
         self._dialect = dialect

@@ -111,7 +111,9 @@ async def check_url(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Checked:
     """Poll the worker at `url` once, then once a second for `seconds`, and judge what came. `url`: see `base_url`."""
-    for path in sorted({question.path for dialect in ENGINES.values() for question in dialect.questions}, key=len):
+    paths = {question.path for dialect in ENGINES.values() for question in dialect.questions}
+    # The longest first: of /v1/loads and /loads, both asked of some engine, the address holds the former.
+    for path in sorted(paths, key=lambda path: (-len(path), path)):
         if path != "/" and url.endswith(path):
             url = url.removesuffix(path)
             break
