@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     except StoreError as error:
         print(str(error), file=sys.stderr)
         return EXIT_FAILED
-    print(f"collecting {len(settings.workers)} workers each {settings.poll.interval_s:g} s into {runtime.store.path}")
+    print(
+        f"collecting {len(settings.workers)} workers each {settings.poll.interval_s:g} s into {runtime.store.path}",
+        flush=True,
+    )
     try:
         _report_until(runtime, stop, every_s=max(1.0, args.every_s), seconds=args.seconds)
     finally:
