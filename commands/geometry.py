@@ -95,6 +95,8 @@ def _figures(geometry: KvGeometry, args: argparse.Namespace) -> dict[str, Any]:
         if args.context < 0:
             raise ValueError(f"--context must be >= 0 tokens, not {args.context}")
         figures["sequence_bytes"] = _plain(geometry.sequence_bytes(args.context))
+    if args.block_size < 1 or args.sequences < 0:
+        raise ValueError("--block-size must be at least 1 token and --sequences at least 0")
     if args.gib is not None:
         figures["capacity_tokens"] = capacity_tokens(geometry, args.gib, args.block_size, sequences=args.sequences)
     return figures

@@ -8,7 +8,6 @@ indexer, a compressed latent (DeepSeek-V4), a constant recurrent state.
 Read next: `geometry_layers` (layers of a config), `kv_dtype` (bytes of one cached vector), `model_table` (by name).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,8 @@ from scoring.units import GIB_BYTES, blocks_to_tokens, tokens_to_blocks_down
 
 __all__ = ["MODELS", "GeometryError", "KvGeometry", "LayerGroup", "capacity_tokens", "config_named", "kv_geometry"]
 
+MOST_GIB = 1 << 20
+"""A million GiB of one GPU is a typing error."""
 MOST_GPUS = 65_536
 """Refuse more GPUs behind one rank than any machine has: it is a typing error, not a plan."""
 
@@ -148,8 +149,8 @@ def capacity_tokens(
     Raises:
         ValueError: memory, block size or sequences out of range, or the model keeps nothing per token.
     """
-    if not (math.isfinite(kv_gib_per_gpu) and kv_gib_per_gpu >= 0):
-        raise ValueError(f"kv_gib_per_gpu must be a number of GiB >= 0, not {kv_gib_per_gpu}")
+    if not 0 <= kv_gib_per_gpu <= MOST_GIB:
+        raise ValueError(f"kv_gib_per_gpu must be a number of GiB, 0 .. {MOST_GIB:,}, not {kv_gib_per_gpu}")
     if not 1 <= block_size_tokens <= 1 << 30:
         raise ValueError(f"block_size_tokens must be 1 .. 2^30, not {block_size_tokens}")
     if sequences < 0:
