@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuant
 from scoring.model import FleetSnapshot, Link
 from scoring.policy import POLICIES, DecideSettings, Decision, decide
 from scoring.policy.explain import Term, explain_score
+from scoring.policy.filters import EVERY, refusals, rejections_of
 from scoring.policy.settings import DECIDERS, FALLBACKS, PICKS
 from scoring.slo import SLO_CLASSES
 from scoring.snapshot import JudgeSettings, fleet_from_json, judge_fleet
@@ -81,14 +83,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the decision; see the module for the exit status."""
     try:
+        if not 0 <= args.seed < 2**64:
+            raise ValueError(f"--seed is {args.seed}; allowed is 0 to {2**64 - 1}")
         request = _request(args)
         settings = load_settings(Path(args.fleet)) if args.fleet else Settings()
         asked = _asked_with(args, settings)
         fleet = _fleet(args, settings)
-        unknown_pools = sorted(set(request.prefix_hit_tokens) - {pool.pool_id for pool in fleet.pools})
-        if unknown_pools:
-            known = ", ".join(pool.pool_id for pool in fleet.pools[:12])
-            raise ValueError(f"--prefix-hit: the fleet has no pool {', '.join(unknown_pools)}; it has {known}")
+        request = replace(
+            request,
+            prefix_hit_tokens=_by_pool("--prefix-hit", request.prefix_hit_tokens, fleet),
+            active_hit_tokens=_by_pool("--active-hit", request.active_hit_tokens, fleet),
+        )
         links = _links(settings) or fleet.links
         decision = decide(request, fleet, args.policy, links=links, seed=args.seed, settings=asked)
     except StoreLockedError as error:
@@ -104,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"cannot read {where}: {error}; give --snapshot FILE or --store FILE instead", EXIT_NOT_READ)
     except OSError as error:
         return _refuse(f"cannot read {error.filename or args.snapshot}: {error.strerror}", EXIT_NOT_READ)
+    decision = replace(decision, notes=(*decision.notes, *_unseen(decision, asked)))
     print(json.dumps(as_json(decision), indent=1, allow_nan=False) if args.json else _as_text(decision))
     return EXIT_REFUSED if decision.chosen is None else EXIT_CHOSEN
 
@@ -145,7 +151,28 @@ def _pairs(option: str, items: Sequence[str]) -> dict[str, int]:
         name, equals, tokens = item.rpartition("=")
         if not equals or not name or not tokens.isdecimal():
             raise ValueError(f"{option}: {item!r} is not POOL=TOKENS, for example P-1/0=48000")
+        if name in found:
+            raise ValueError(f"{option}: {name} is given twice")
         found[name] = int(tokens)
+    return found
+
+
+def _by_pool(option: str, hits: Mapping[str, int], fleet: FleetSnapshot) -> dict[str, int]:
+    """Return the hits by pool id; a worker's name stands for its pool where it has only one."""
+    ids = {pool.pool_id for pool in fleet.pools}
+    found: dict[str, int] = {}
+    for name, tokens in hits.items():
+        # P-1 is P-1/0 of a running fleet, and P-1/0 is P-1 of a file that names its pools so.
+        worker = name.removesuffix("/0")
+        mine = [name] if name in ids else [pool.pool_id for pool in fleet.pools if pool.worker_id == worker]
+        if len(mine) > 1:
+            raise ValueError(f"{option}: {name} has several pools; name one of {', '.join(mine[:12])}")
+        if not mine:
+            known = ", ".join(pool.pool_id for pool in fleet.pools[:12]) or "none"
+            raise ValueError(f"{option}: the fleet has no pool {name}; it has {known}")
+        if mine[0] in found:
+            raise ValueError(f"{option}: {name} is given twice")
+        found[mine[0]] = tokens
     return found
 
 
@@ -237,6 +264,20 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "marks": _marks(decision),
         "ages_s": decision.ages_s(),
     }
+
+
+def _unseen(decision: Decision, asked: DecideSettings) -> list[str]:
+    """Return why KVScope would refuse the chosen pools where the policy, being what it is, does not look."""
+    if decision.chosen is None or POLICIES[decision.policy].filters == EVERY:
+        return []
+    prepared = decision.prepared
+    everything = rejections_of(prepared, asked, refusals(prepared, asked))
+    taken = (decision.chosen.prefill, decision.chosen.decode)
+    notes = [f"{decision.policy} does not see: {each.pool} [{each.filter}] {each.reason}"
+             for each in everything if each.pool in taken]  # fmt: skip
+    if notes and decision.largest_fit_tokens is not None:
+        notes.append(f"the largest request that fits anywhere now has {decision.largest_fit_tokens:,.0f} tokens")
+    return notes
 
 
 def _term(term: Term) -> dict[str, Any]:

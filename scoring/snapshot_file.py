@@ -13,6 +13,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from scoring.capacity import WORDS, compose
+from scoring.freshness import FreshnessThresholds
 from scoring.histogram import Buckets, is_histogram
 from scoring.model import (
     Composition,
@@ -91,7 +92,7 @@ def fleet_from_json(text: str | bytes) -> FleetSnapshot:
     """
     Return the fleet of a snapshot file; raises SnapshotFileError with every problem and its place.
 
-    A pool without a role is unified, without a state fresh, without an age new at `at_s`.
+    A pool without a role is unified, without an age new at `at_s`, without a state what its age makes it.
     """
     try:
         document = json.loads(text)
@@ -126,7 +127,9 @@ def fleet_from_json(text: str | bytes) -> FleetSnapshot:
         f"pools: {name} appears {names.count(name)} times" for name in sorted(set(names)) if names.count(name) > 1
     ]
     if problems:
-        raise SnapshotFileError("; ".join(problems))
+        # A plain number is read as a signal and as a figure: one sentence a place is enough.
+        first = {problem.partition(": ")[0]: problem for problem in reversed(problems)}
+        raise SnapshotFileError("; ".join(reversed(first.values())))
     pools.sort(key=lambda pool: pool.pool_id)
     return FleetSnapshot(at_s=at_s or 0.0, pools=tuple(pools), links=tuple(links), findings=tuple(findings))
 
@@ -203,7 +206,9 @@ def _pool_in(item: Mapping[str, Any], place: str, at_s: float, problems: list[st
     if (given := _number(item, "dp_rank", place, problems)) is not None:
         rank = int(given)
     role = _word(Role, item.get("role", "unified"), f"{place}.role", problems) or Role.UNKNOWN
-    state = _word(SourceState, item.get("state", "fresh"), f"{place}.state", problems) or SourceState.NOT_UNDERSTOOD
+    age_s = _number(item, "age_s", place, problems)
+    state = _word(SourceState, item.get("state", _state_of(age_s)), f"{place}.state", problems)
+    state = state or SourceState.NOT_UNDERSTOOD
     plain = {
         _ALIASES.get(key, key): value
         for key, value in item.items()
@@ -214,7 +219,7 @@ def _pool_in(item: Mapping[str, Any], place: str, at_s: float, problems: list[st
     values: dict[str, Any] = {}
     for key in source:
         if key in _SIGNALS:
-            values[key] = _number(source, key, f"{place}.{key}" if key in plain else f"{place}.reading", problems)
+            values[key] = _number(source, key, place if key in plain else f"{place}.reading", problems)
     texts = {key: value if isinstance(value := item.get(key), str) else None for key in _TEXTS}
     received = _number(source, "received_at_s", place, problems)
     if received is None:
@@ -262,7 +267,6 @@ def _pool_in(item: Mapping[str, Any], place: str, at_s: float, problems: list[st
                 else unknown("not in the snapshot file")
             )
         figures[key] = given_figure
-    age_s = _number(item, "age_s", place, problems)
     at = _number(item, "at_s", place, problems)
     is_serving = item.get("is_serving", True)
     return PoolSnapshot(
@@ -286,6 +290,14 @@ def _pool_in(item: Mapping[str, Any], place: str, at_s: float, problems: list[st
         is_serving=is_serving if isinstance(is_serving, bool) else True,
         **figures,
     )
+
+
+def _state_of(age_s: float | None) -> SourceState:
+    """Return the state of figures of that age by the usual thresholds; an age that is not given is none."""
+    limits = FreshnessThresholds()
+    if age_s is None or age_s < limits.late_after_s:
+        return SourceState.FRESH
+    return SourceState.LATE if age_s < limits.stale_after_s else SourceState.STALE
 
 
 def _number(item: Mapping[str, Any], key: str, place: str, problems: list[str]) -> float | None:

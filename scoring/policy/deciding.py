@@ -338,7 +338,7 @@ def _explained(
         notes=() if scores is None else scores.notes,
         table=pick.table,
         pool_scores={} if scores is None else {"entry": scores.entry, "decode": scores.decode},
-        largest_fit_tokens=float(fits.max()) if fits.size and fits.max() > 0.0 else None,
+        largest_fit_tokens=float(np.floor(fits.max())) if fits.size and fits.max() >= 1.0 else None,
     )
 
 

@@ -24,14 +24,14 @@ def answer(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> d
 def test_two_node_case_as_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     """Lowest utilization sends it to D-A, the joint score to D-B, and the terms add up to the score."""
     joint = answer(capsys, *ASK, "--snapshot", str(CASE))
-    assert joint["chosen"] == {"prefill": "P-1/0", "decode": "D-B/0"}
-    assert joint["runner_up"]["decode"] == "D-A/0"
+    assert joint["chosen"] == {"prefill": "P-1", "decode": "D-B"}
+    assert joint["runner_up"]["decode"] == "D-A"
     assert joint["score"] == pytest.approx(sum(term["contribution"] for term in joint["terms"].values()))
-    assert joint["ranking"][0] == {"prefill": "P-1/0", "decode": "D-B/0", "score": joint["score"]}
+    assert joint["ranking"][0] == {"prefill": "P-1", "decode": "D-B", "score": joint["score"]}
     assert joint["rejections"] == []
     assert joint["fallback"] is None
     lowest = answer(capsys, *ASK, "--snapshot", str(CASE), "--policy", "lowest-utilization")
-    assert lowest["chosen"]["decode"] == "D-A/0"
+    assert lowest["chosen"]["decode"] == "D-A"
     assert set(joint["terms"]) == {
         "prefill_wait", "prefill_compute", "transfer", "decode_wait", "kv_pressure", "slo_risk", "prefix_benefit"
     }  # fmt: skip
@@ -51,7 +51,7 @@ def test_every_policy_prints_the_same_object(policy: str, capsys: pytest.Capture
 def test_a_prefix_hit_lowers_the_score(capsys: pytest.CaptureFixture[str]) -> None:
     """A hit given on the command line reaches the benefit term."""
     cold = answer(capsys, *ASK, "--snapshot", str(CASE))
-    warm = answer(capsys, *ASK, "--prefix-hit", "P-1/0=48000", "--snapshot", str(CASE))
+    warm = answer(capsys, *ASK, "--prefix-hit", "P-1=48000", "--snapshot", str(CASE))
     assert warm["terms"]["prefix_benefit"]["seconds"] == pytest.approx(2.0)
     assert warm["score"] < cold["score"]
 
@@ -60,7 +60,7 @@ def test_too_large_says_so_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
     """A request no pool can hold is refused with the largest pool, each rejection with both numbers."""
     found = answer(capsys, "route", "--prompt", "900000", "--output", "1", "--snapshot", str(CASE), status=1)
     assert found["chosen"] is None
-    assert "more than any pool holds; the largest is D-A/0 with 800,000" in found["fallback"]
+    assert "more than any pool holds; the largest is D-A with 800,000" in found["fallback"]
     assert found["largest_fit_tokens"] > 100_000
     for rejection in found["rejections"]:
         assert set(rejection) == {"pool", "filter", "reason", "have", "need"}
@@ -71,12 +71,12 @@ def test_text_shows_the_formula_and_the_refused(capsys: pytest.CaptureFixture[st
     """For people: the pair, the runner-up, the numbers put in, why not the others."""
     assert cli.main([*ASK, "--snapshot", str(CASE)]) == 0
     text = capsys.readouterr().out
-    assert "chosen     P-1/0 -> D-B/0" in text
-    assert "runner-up  P-1/0 -> D-A/0" in text
+    assert "chosen     P-1 -> D-B" in text
+    assert "runner-up  P-1 -> D-A" in text
     assert "8.39 GB + 0.00 GB ahead" in text
     assert cli.main(["route", "--prompt", "300000", "--output", "10", "--snapshot", str(CASE)]) == 0
     text = capsys.readouterr().out
-    assert "D-B/0  [no-room] no room: needs demand 300,016" in text
+    assert "D-B  [no-room] no room: needs demand 300,016" in text
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_text_shows_the_formula_and_the_refused(capsys: pytest.CaptureFixture[st
         (["--prompt", "10", "--output", "99999999"], "output tokens is 99999999.0; allowed is 0 to 4194304"),
         (["--prompt", "10", "--output", "1", "--class", "gold"], "known are batch, interactive, long_context"),
         (["--prompt", "10", "--output", "1", "--policy", "luck"], "known are joint, "),
-        (["--prompt", "10", "--output", "1", "--prefix-hit", "P-1/0"], "'P-1/0' is not POOL=TOKENS"),
+        (["--prompt", "10", "--output", "1", "--prefix-hit", "P-1"], "'P-1' is not POOL=TOKENS"),
         (
-            ["--prompt", "10", "--output", "1", "--prefix-hit", "P-9/0=5"],
-            "has no pool P-9/0; it has D-A/0, D-B/0, P-1/0",
+            ["--prompt", "10", "--output", "1", "--prefix-hit", "P-9=5"],
+            "has no pool P-9; it has D-A, D-B, P-1",
         ),
         (
-            ["--prompt", "10", "--output", "1", "--prefix-hit", "P-1/0=11"],
-            "prefix hit on P-1/0 is 11; allowed is 0 to 10",
+            ["--prompt", "10", "--output", "1", "--prefix-hit", "P-1=11"],
+            "prefix hit on P-1 is 11; allowed is 0 to 10",
         ),
         (["--prompt", "10", "--output-quantiles", "0.9=1,0.5=2"], "must ascend"),
         (["--prompt", "10", "--output-quantiles", "many"], "'many' is not Q=TOKENS"),
@@ -210,3 +210,57 @@ def test_a_store_is_read_at_its_end_and_at_an_instant(tmp_path: Path, capsys: py
     assert late["chosen"]["decode"] == "u1/0"
     assert cli.main([*ASK, "--store", str(tmp_path / "none.duckdb")]) == 2
     assert "none.duckdb" in capsys.readouterr().err
+
+
+def test_a_worker_s_name_stands_for_its_only_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """P-1 and P-1/0 are the same pool whichever of the two a snapshot says; several ranks and repeats are refused."""
+    same = [
+        answer(capsys, *ASK, "--prefix-hit", f"{name}=48000", "--snapshot", str(CASE))["terms"]
+        for name in ("P-1", "P-1/0")
+    ]
+    assert same[0] == same[1]
+    file = tmp_path / "ranks.json"
+    pool = {"usable_tokens": 262_144, "used_tokens": 0, "waiting": 0}
+    file.write_text(json.dumps({"pools": [{"pool": f"w/{rank}", **pool} for rank in (0, 1)]}))
+    for hits, words in ((["w=5"], "several pools; name one of w/0, w/1"), (["w/1=5", "w/1=6"], "given twice")):
+        assert cli.main([*ASK, "--prefix-hit", *hits, "--snapshot", str(file)]) == 3
+        assert words in capsys.readouterr().err
+    assert cli.main([*ASK, "--seed", "-1", "--snapshot", str(file)]) == 3
+    assert "--seed is -1; allowed is 0 to" in capsys.readouterr().err
+
+
+def test_an_old_figure_without_a_state_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Age says the state where the file does not: 500 s old is not scored, 5 s old is; a state given wins."""
+    file = tmp_path / "aged.json"
+    for given, status in (({"age_s": 500}, 1), ({"age_s": 5}, 0), ({}, 0), ({"age_s": 500, "state": "late"}, 0)):
+        pool = {"pool": "u0", "usable_tokens": 262_144, "used_tokens": 0, "waiting": 0, **given}
+        file.write_text(json.dumps({"pools": [pool]}))
+        found = answer(capsys, *ASK, "--snapshot", str(file), status=status)
+        assert [each["filter"] for each in found["rejections"]] == (["stale"] if status else [])
+
+
+@pytest.mark.parametrize("policy", ["lowest-utilization", "round-robin", "dynamo-kv", "joint"])
+def test_a_policy_that_cannot_see_room_is_not_left_uncommented(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request larger than any pool: who looks refuses it, who does not is told what it did not see and what fits."""
+    file = tmp_path / "small.json"
+    pools = [{"pool": f"u{i}", "usable_tokens": 262_144, "used_tokens": 0, "waiting": 0} for i in range(2)]
+    file.write_text(json.dumps({"pools": pools}))
+    ask = ["route", "--prompt", "500000", "--output", "2000", "--policy", policy, "--snapshot", str(file)]
+    found = answer(capsys, *ask, status=1 if policy == "joint" else 0)
+    said = " ".join([found["fallback"] or "", *found["notes"]])
+    assert "262,144" in said
+    assert found["largest_fit_tokens"] == int(found["largest_fit_tokens"]) > 200_000
+    if policy != "joint":
+        assert f"{policy} does not see: {found['chosen']['decode']} [too-large]" in said
+        assert "largest request that fits" in said
+
+
+def test_a_mistake_in_a_snapshot_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each wrong place once, by its own name."""
+    file = tmp_path / "wrong.json"
+    file.write_text('{"pools": [{"pool": "a", "usable_tokens": "5", "used_tokens": -1}]}')
+    assert cli.main([*ASK, "--snapshot", str(file)]) == 3
+    said = capsys.readouterr().err
+    assert said.count("pools[0].usable_tokens") == said.count("pools[0].used_tokens") == 1
