@@ -81,6 +81,8 @@ class DynamoWorker:
             reading = _own_reading(series, role)
         facts = dict(reading.facts)
         facts["component"] = component or "unnamed"
+        if (instance := _instance(exposition)) is not None:
+            facts["worker id"] = instance
         inflight = series.total(0, "inflight_requests", dynamo_endpoint=ENDPOINT)
         if inflight is not None and inflight >= 0:
             facts["requests in the worker's handler"] = f"{inflight:.0f}"
@@ -97,6 +99,15 @@ def _component(exposition: Exposition) -> str | None:
         word = as_text(sample.labels.get("dynamo_component"), longest=80)
         if word is not None:
             return word
+    return None
+
+
+def _instance(exposition: Exposition) -> str | None:
+    """Return the worker's own id as its frontend writes it: decimal there, the same number in hexadecimal here."""
+    for sample in exposition.samples:
+        text = sample.labels.get("worker_id", "")
+        if 0 < len(text) <= 16 and all(sign in "0123456789abcdef" for sign in text):
+            return str(int(text, 16))
     return None
 
 
@@ -147,9 +158,17 @@ def _with_component(pool: PoolReading, series: RankedSeries, role: Role) -> Pool
         # These series speak for the process: with several ranks in it they cannot be told apart.
         finished = _finished(series, numbers)
         more.update({name: value for name, value in finished.items() if getattr(pool, name) is None})
+    if pool.waiting_count is None and pool.queue_main_count is not None and not any(_other_queues(pool)):
+        # An engine of no known role that reports one queue: what waits there is all that it reports waiting.
+        more["waiting_count"] = pool.queue_main_count + (pool.queue_grammar_count or 0.0)
     more["anomalies"] = (*pool.anomalies, *numbers.anomalies)
     more["findings"] = (*pool.findings, *numbers.findings)
     return replace(pool, **more)
+
+
+def _other_queues(pool: PoolReading) -> tuple[bool, ...]:
+    queues = (pool.queue_bootstrap_count, pool.queue_inflight_count, pool.queue_prealloc_count)
+    return tuple(count is not None for count in (*queues, pool.queue_transfer_count))
 
 
 def _own_reading(series: RankedSeries, role: Role) -> WorkerReading:
