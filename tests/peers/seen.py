@@ -61,6 +61,11 @@ class Series:
     def total(self, name: str, **labels: object) -> float:
         return sum(self.all(name, **labels))
 
+    def labelled(self, name: str, **labels: object) -> list[tuple[Mapping[str, str], float]]:
+        """Return labels and value of every series of that name that carries these labels."""
+        wanted = {key: str(value) for key, value in labels.items()}
+        return [(has, value) for has, value in self._samples.get(name, []) if wanted.items() <= has.items()]
+
     def names(self) -> set[str]:
         return set(self._samples)
 
