@@ -18,6 +18,7 @@ COMMANDS = (
     "check",
     "geometry",
     "route",
+    "calibrate",
     "replay",
     "reuse",
     "backtest",

@@ -75,12 +75,14 @@ def planned(load: Load) -> list[tuple[float, list[int], int]]:
 
 
 LOADS = (
-    Load("light", 1.5, (20, 300), (16, 96), 45.0, seed=1),
-    Load("long", 1.0, (400, 1200), (32, 128), 45.0, seed=2),
-    Load("busy", 2.5, (50, 600), (16, 128), 45.0, shared_tokens=120, seed=3),
-    Load("pressure", 1.5, (1000, 2200), (128, 400), 40.0, seed=4),
+    Load("light", 1.5, (20, 300), (16, 96), 20.0, seed=1),
+    Load("long", 1.0, (400, 1200), (32, 128), 20.0, seed=2),
+    Load("busy", 3.0, (50, 600), (16, 128), 20.0, seed=3),
+    Load("pressure", 1.5, (1000, 2200), (128, 400), 20.0, seed=4),
 )
 """Open loads for a pool of 20,000 tokens; the last one asks for more than it holds."""
+ROUNDS = 3
+"""Loads take turns, so that a machine that is slower for a minute is slower for all of them."""
 
 
 async def _send(session: aiohttp.ClientSession, url: str, began: float, row: tuple[float, list[int], int]) -> Seen:
@@ -123,6 +125,18 @@ async def _watch(session: aiohttp.ClientSession, url: str, every_s: float, out: 
         reading = dialect.understand(answers)
         out += [replace(pool, worker_id="w", received_at_s=time.time()) for pool in getattr(reading, "pools", ())]
         await asyncio.sleep(every_s)
+
+
+async def record(url: str, folder: Path, loads: Sequence[Load] = LOADS, rounds: int = ROUNDS) -> None:
+    """Play the loads in turn, each round with lengths of its own, and save each as NAME.ROUND.json."""
+    await drive(url, Load("warm-up", 2.0, (20, 1500), (8, 40), 8.0, seed=9))
+    for turn in range(rounds):
+        for load in loads:
+            played = replace(load, seed=load.seed + 100 * turn)
+            seen, readings = await drive(url, played)
+            save(folder / f"{load.name}.{turn}.json", played, seen, readings)
+            answered = sum(each.e2e_s is not None for each in seen)
+            print(f"{load.name}.{turn}: {answered} of {len(seen)} answered, {len(readings)} readings", flush=True)
 
 
 async def drive(url: str, load: Load, every_s: float = 0.5) -> tuple[list[Seen], list[PoolReading]]:
