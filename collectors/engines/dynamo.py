@@ -13,6 +13,7 @@ from typing import Any, Final
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import Numbers, as_text
 from collectors.engines.ranked_series import RankedSeries, refusal
+from collectors.engines.scan_notes import scan_findings
 from collectors.engines.sglang import SGLANG_METRICS
 from collectors.engines.trtllm import read_text
 from collectors.engines.vllm import read_vllm
@@ -88,6 +89,7 @@ class DynamoWorker:
             facts["requests in the worker's handler"] = f"{inflight:.0f}"
         return replace(
             reading,
+            findings=tuple(dict.fromkeys((*reading.findings, *scan_findings(exposition, PREFIX)))),
             rejected_count=exposition.rejected_count + series.rejected_count,
             ignored_count=reading.ignored_count or exposition.ignored_count,
             facts=facts,

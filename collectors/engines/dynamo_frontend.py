@@ -11,6 +11,7 @@ from typing import Any, Final
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import as_number, as_text
 from collectors.engines.ranked_series import refusal
+from collectors.engines.scan_notes import scan_findings
 from collectors.exposition import Exposition, Sample, is_exposition, scan, spellings
 from scoring.model import Role, RouterWorker, WorkerReading
 
@@ -58,6 +59,7 @@ class DynamoFrontend:
         return WorkerReading(
             engine=self.name,
             router_workers=workers,
+            findings=tuple(scan_findings(exposition, PREFIX)),
             rejected_count=exposition.rejected_count + rejected,
             ignored_count=exposition.ignored_count,
             facts=_facts(exposition),

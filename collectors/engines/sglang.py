@@ -91,6 +91,9 @@ class Sglang:
         get_load_answer = _good(answers, GET_LOAD) if loads is None and metrics is None else None
         by_rank = parse_get_load(get_load_answer.body) if get_load_answer is not None else None
         info = _info(_body(answers, SERVER_INFO, OLD_SERVER_INFO), _body(answers, MODEL_INFO, OLD_MODEL_INFO))
+        if loads is not None and not loads.rows and loads.rejected_count:
+            said = " ".join(finding.text for finding in loads.findings)
+            return NotUnderstood("no-rank", f"{self.essential} came without one row that can be used. {said}".strip())
         if loads is not None:
             is_old = (
                 metrics_answer is not None
@@ -208,7 +211,7 @@ def _from_loads(loads: Loads, metrics: Metrics | None, info: Info, *, is_metrics
         pools.append(replace(pool, answered_at_s=loads.answered_at_s))
     nothing_yet = bool(loads.rows) and all(row.is_nothing_yet for row in loads.rows.values())
     if not loads.rows:
-        nothing_yet = loads.rejected_count == 0
+        nothing_yet = True
         text = "/v1/loads lists no rank: nothing has been published yet."
         findings.append(Finding(code="nothing-published-yet", text=text, severity=Severity.INFO))
     missing = (expected or 0) - len(loads.rows)

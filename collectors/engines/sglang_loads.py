@@ -178,8 +178,12 @@ def _take_rows(loads: Loads, rows: list[Any], *, is_round_trip: bool, answered_a
             loads.findings.append(Finding(code="duplicate-rank", text=text, severity=Severity.ERROR, dp_rank=rank))
             continue
         loads.rows[rank] = _row(raw[rank], rank, loads.version, is_round_trip, answered_at_s)
-    if loads.expected_rank_count is None and not is_round_trip and len(raw) > len(loads.rows):
-        loads.expected_rank_count = len(raw)
+    nameless = sum(_rank(item, index) is None for index, item in enumerate(rows[:MAX_RANKS]))
+    if nameless:
+        text = f"{nameless} of {len(rows)} rows of /v1/loads name no rank (or are no object) and were left out."
+        loads.findings.append(Finding(code="rows-rejected", text=text))
+    if loads.expected_rank_count is None and not is_round_trip and len(raw) + nameless > len(loads.rows):
+        loads.expected_rank_count = len(raw) + nameless
 
 
 def _rank(item: object, index: int) -> int | None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from collectors.engines.numbers import LARGEST_BYTES, Numbers, as_text
+from collectors.engines.scan_notes import scan_findings
 from collectors.engines.sglang_loads import MAX_RANKS, hide_placeholders
 from collectors.exposition import Exposition, bare_name, scan, spellings
 from scoring.model import Finding, Role, Severity
@@ -80,6 +81,7 @@ _SPLIT: Final[Mapping[str, str]] = {
     "evicted_tokens_total": "cache_type",
     "load_back_tokens_total": "pool",
 }
+_IN_WINDOW: Final = frozenset({"num_retracted_reqs", "num_paused_reqs"})
 _HELPERS: Final = ("kv_transfer_speed_gb_s_sum", "kv_transfer_speed_gb_s_count", "kv_transfer_latency_ms_count")
 # Worker-wide (tokenizer) counters; series that differ in is_streaming or custom labels add up.
 _WORKER: Final[Mapping[str, str]] = {
@@ -134,6 +136,7 @@ def parse_metrics(body: bytes) -> Metrics | None:
     metrics = Metrics(rejected_count=exposition.rejected_count, ignored_count=exposition.ignored_count)
     split: dict[tuple[int, str, str], float] = {}
     replicas: dict[tuple[int, str], float] = {}
+    processes: dict[tuple[int, str], dict[str, float]] = {}
     buckets: dict[str, dict[float, float]] = {}
     roles: set[str] = set()
     for sample in exposition.samples:
@@ -166,6 +169,9 @@ def parse_metrics(body: bytes) -> Metrics | None:
                 # Replicas of one figure (tensor or context parallel ranks, process ids): the largest, never the sum.
                 at = (rank, name)
                 replicas[at] = max(value, replicas.get(at, 0.0))
+                if value and name in _GAUGES and (process := labels.get("pid")):
+                    processes.setdefault(at, {})[process] = max(value, processes.get(at, {}).get(process, 0.0))
+    _refuse_disagreeing(metrics, processes, replicas)
     for name in (*_GAUGES, *_COUNTERS, *_HELPERS):
         target = (_GAUGES.get(name) or _COUNTERS.get(name) or (name, 1.0))[0]
         for rank in metrics.numbers:
@@ -179,6 +185,32 @@ def parse_metrics(body: bytes) -> Metrics | None:
         _finish(metrics, rank, values)
     _note_scan(metrics, exposition)
     return metrics
+
+
+def _refuse_disagreeing(
+    metrics: Metrics, processes: Mapping[tuple[int, str], Mapping[str, float]], replicas: dict[tuple[int, str], float]
+) -> None:
+    """
+    Take out gauges of which several live processes say different things: one may be dead, which one nobody knows.
+
+    Those of the last log window are left: their largest is what happened.
+    """
+    for (rank, name), values in processes.items():
+        if len(set(values.values())) < 2 or name in _IN_WINDOW:
+            continue
+        high = replicas.pop((rank, name))
+        target = _GAUGES[name][0]
+        if target in metrics.numbers[rank].anomalies:
+            continue
+        metrics.numbers[rank].anomalies.append(target)
+        text = (
+            f"{len(values)} processes disagree about {name}, at most {high:g}; one may be dead. Only an upper bound is "
+            "known: shown as unknown and not scored."
+        )
+        finding = Finding(code="processes-disagree", text=text, dp_rank=None if rank == UNLABELLED else rank)
+        metrics.numbers[rank].findings.append(finding)
+        if target == "reported_usage_ratio" and high <= 1.0:
+            metrics.ranks.setdefault(rank, {})["usage_high_ratio"] = high
 
 
 def _join_cache_series(metrics: Metrics) -> None:
@@ -340,13 +372,4 @@ def _sum_queues(values: dict[str, float], role: Role) -> None:
 
 
 def _note_scan(metrics: Metrics, exposition: Exposition) -> None:
-    if exposition.rejected_count:
-        text = f"{exposition.rejected_count} lines of /metrics are no samples (cut off or malformed) and were left out."
-        metrics.findings.append(Finding(code="lines-rejected", text=text, severity=Severity.INFO))
-    unknown = sorted({bare_name(sample.name, "sglang") for sample in exposition.samples if sample.value is None})
-    if unknown:
-        text = f"NaN, infinite or contradictory, hence unknown and not 0: {', '.join(unknown[:8])}."
-        metrics.findings.append(Finding(code="values-unknown", text=text, severity=Severity.INFO))
-    if exposition.duplicate_count:
-        text = f"{exposition.duplicate_count} series appear twice; where they contradict, the figure is unknown."
-        metrics.findings.append(Finding(code="duplicate-series", text=text))
+    metrics.findings.extend(scan_findings(exposition, "sglang"))

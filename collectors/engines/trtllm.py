@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import Numbers, as_mapping, as_number, decode_json
-from collectors.engines.ranked_series import MOST_RANKS, RankedSeries, refusal
+from collectors.engines.ranked_series import MOST_RANKS, RankedSeries, refusal, take_gauge
+from collectors.engines.scan_notes import scan_findings
 from collectors.exposition import is_exposition, scan, spellings
 from scoring.model import Finding, PoolReading, Role, Severity, WorkerReading
 
@@ -246,7 +247,7 @@ def read_text(answer: Answer | None) -> WorkerReading | None:
             ("reported_usage_ratio", "kv_cache_utilization"),
             ("reported_hit_ratio", "kv_cache_hit_rate"),
         ):
-            fields[name] = numbers.take(series.gauge(rank, source).value, name, source=source, largest=1.0)
+            fields[name] = take_gauge(numbers, series.gauge(rank, source), name, source, largest=1.0)
         source = "request_success_total"
         fields["finished_total"] = numbers.take(series.total(rank, source), "finished_total", source=source)
         for source, sum_field, count_field in _TEXT_HISTOGRAMS:
@@ -268,7 +269,7 @@ def read_text(answer: Answer | None) -> WorkerReading | None:
     return WorkerReading(
         engine="trtllm",
         pools=tuple(pools),
-        findings=tuple(finding for pool in pools for finding in pool.findings),
+        findings=(*scan_findings(exposition, "trtllm"), *(finding for pool in pools for finding in pool.findings)),
         rejected_count=exposition.rejected_count + series.rejected_count,
         ignored_count=exposition.ignored_count,
     )

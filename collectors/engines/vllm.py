@@ -12,6 +12,7 @@ from typing import Final
 from collectors.engines.contract import Answer, NotUnderstood, Question
 from collectors.engines.numbers import as_mapping, as_text, decode_json
 from collectors.engines.ranked_series import RankedSeries, refusal
+from collectors.engines.scan_notes import scan_findings
 from collectors.engines.vllm_pool import COUNTERS, HISTOGRAMS, block_denominators, read_pool
 from collectors.exposition import is_exposition, scan, spellings
 from scoring.model import Finding, PoolReading, WorkerReading
@@ -108,7 +109,7 @@ def read_vllm(body: bytes, *, engine: str, version: str | None) -> WorkerReading
         engine=engine,
         version=version,
         pools=tuple(pools),
-        findings=tuple(dict.fromkeys(findings)),
+        findings=(*scan_findings(exposition, "vllm"), *dict.fromkeys(findings)),
         rejected_count=exposition.rejected_count + series.rejected_count,
         ignored_count=exposition.ignored_count,
         facts=_facts(series, exposition.duplicate_count),
