@@ -19,6 +19,7 @@ from collectors.errors import KvscopeError, SettingsError
 from collectors.runtime import Runtime
 from collectors.store.batch import PollOutcome
 from pages import _controls as controls
+from pages import _share as share
 from pages.figures import live, number
 from pages.texts import LANGUAGES, Say, speaker
 from scoring.model import FleetSnapshot, PoolHistory, PoolSnapshot, pool_id, signal_names
@@ -66,6 +67,18 @@ def snapshot() -> FleetSnapshot:
     except KvscopeError as error:
         read_failed(error)
         st.stop()
+
+
+def snapshot_or_none() -> FleetSnapshot | None:
+    """Return the fleet that is drawn; None where nothing is watched or the past cannot be read."""
+    running = collector.get_runtime()
+    if running is None:
+        return None
+    at_s = past_at_s()
+    try:
+        return running.snapshot() if at_s is None else running.snapshot_at(at_s)
+    except KvscopeError:
+        return None  # the page itself has drawn why.
 
 
 def past_at_s() -> float | None:
@@ -194,6 +207,7 @@ def draw(payload: bytes, key: str) -> str | None:
 
     `key` must be the same at every tick: it is what keeps the viewer's zoom.
     """
+    share.note(key, payload)
     result = _figure(key=key, data=payload, on_click_change=_heard, on_selected_change=_heard)
     click = result.get("click")
     return str(click["id"]) if isinstance(click, dict) and click.get("id") is not None else None

@@ -229,7 +229,7 @@ def probe_form() -> None:
         return
     networks = ", ".join(number.code(network) for network in settings.server.url_test_networks)
     with st.form(key="home.probe", border=False):
-        url = st.text_input(t("home.probe_url"), placeholder="http://10.0.0.11:30000", max_chars=300, key="home.url")
+        url = st.text_input(t("home.probe_url"), placeholder=t("home.probe_example"), max_chars=300, key="home.url")
         st.caption(t("home.probe_help", networks=networks))
         is_asked = st.form_submit_button(t("home.probe_button"))
     if not is_asked or not url.strip():

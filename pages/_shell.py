@@ -9,6 +9,7 @@ import streamlit as st
 
 from pages import _context as context
 from pages import _controls as controls
+from pages import _share as share
 from pages.figures import number
 from pages.texts import LANGUAGES, speaker
 
@@ -57,7 +58,12 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
         _global_controls()
     if context.past_at_s() is not None:
         st.info(t("common.past", at=number.instant(context.past_at_s())), icon=":material/history:")
+    # The front page's own path is empty.
+    is_front = not chosen.url_path
+    share.begin(chosen.url_path or pages[0][0])
     chosen.run()
+    with st.sidebar:
+        share.draw(context.say(), context.language(), context.snapshot_or_none(), is_front=is_front)
 
 
 def _global_controls() -> None:

@@ -17,12 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from pages.figures.tour_story import Race
-from scoring.model import FleetSnapshot
+from scoring.model import FleetSnapshot, Role
 from scoring.service import PROFILES, ServiceProfile
 from simulation.compare import Comparison, compare
 from simulation.compare_paired import Interval
 from simulation.compare_variants import Variant
 from simulation.compiled import is_ready
+from simulation.faults import Fault
+from simulation.fleet import FleetSpec
 from simulation.fleet_file import FleetDefaults, fleet_from_snapshot
 from simulation.report import RunReport, is_good
 from simulation.simulate import SimulationOptions
@@ -31,7 +33,7 @@ from simulation.workload import LengthMix, Synthesis, synthesise
 PROFILE: Final[ServiceProfile] = PROFILES["qwen3-32b-h100-tp2"]
 """Published service times; telemetry tells rates, not coefficients."""
 TRAFFIC: Final = Synthesis(
-    rate_per_s=30.0,
+    rate_per_s=14.0,
     duration_s=45.0,
     arrivals="gamma",
     burstiness=6.0,
@@ -44,7 +46,9 @@ TRAFFIC: Final = Synthesis(
         ),
     ),
 )
-"""Chosen: bursts of long answers that fill the demo's decode pools, as in its scenario `saturation`."""
+"""Chosen: bursts of long answers with some long prompts among them, about half of what the demo's decode pools hold."""
+SLOW_RATIO: Final = 0.02
+"""Chosen: what is left of a congested link's rate, as in the demo's scenario `two-choices`."""
 ROOM_TOKENS: Final = 1_441_792.0
 """Decode room of the demo fleet, which the rate above is chosen for; other fleets get it in proportion."""
 MOST_REQUESTS: Final = 2_000
@@ -178,6 +182,12 @@ def _serve(fleet: FleetSnapshot, seed: int, pipe: Connection) -> None:
             pipe.send(("failed", f"{type(error).__name__}: {error}"))
 
 
+def congested(spec: FleetSpec) -> tuple[str, ...]:
+    """Return the workers whose links are congested in the race: two of many that decode, one of few, none of one."""
+    names = sorted({pool.worker for pool in spec.pools if pool.role is Role.DECODE})
+    return tuple(names[1:4:2]) if len(names) >= 4 else tuple(names[1:2])
+
+
 def race(
     fleet: FleetSnapshot,
     seed: int,
@@ -191,7 +201,7 @@ def race(
         ValueError: The fleet has no pools of known size that could serve.
     """
     spec = fleet_from_snapshot(fleet, FleetDefaults(profile=PROFILE)).spec
-    room = sum(pool.usable_tokens for pool in spec.pools if pool.role.value == "decode") or sum(
+    room = sum(pool.usable_tokens for pool in spec.pools if pool.role is Role.DECODE) or sum(
         pool.usable_tokens for pool in spec.pools
     )
     rate = min(TRAFFIC.rate_per_s * room / ROOM_TOKENS, MOST_REQUESTS / TRAFFIC.duration_s)
@@ -205,7 +215,8 @@ def race(
         Variant(name=COUNTED, policy=LOW, options={"is_leasing": True}),
         Variant(name=JOINT, policy=JOINT, options={"is_leasing": True}),
     )
-    return compare(traffic, spec, variants, seeds=(seed,), options=options, on_progress=on_progress)
+    faults = [Fault(kind="slow-link", at_s=0.0, worker=name, factor=SLOW_RATIO) for name in congested(spec)]
+    return compare(traffic, spec, variants, seeds=(seed,), faults=faults, options=options, on_progress=on_progress)
 
 
 def outcome_of(comparison: Comparison) -> Outcome:

@@ -18,6 +18,8 @@ FULL_RATIO: Final = 0.95
 """Chosen: committed beyond this is said even where no chain is watched; the chain's own thresholds come first."""
 MOST_POOLS: Final = 40
 """Chosen: more tanks than this cannot be told apart; the Fleet page has them all."""
+LIKELY: Final = 0.05
+"""Chosen: a pool less likely than this to run out within the horizon is not filling, it breathes."""
 GRAVE, SERIOUS, NOTABLE = 0, 1, 2
 
 
@@ -107,7 +109,9 @@ def next_out(fleet: FleetSnapshot, chains: Mapping[str, ChainState]) -> tuple[st
     times = []
     for pool in fleet.pools:
         state = chains.get(pool.pool_id)
-        told = state.risk.exhaustion if state is not None and pool.state.is_scored else None
+        if state is None or not pool.state.is_scored or (state.risk.exhausted_probability or 0.0) < LIKELY:
+            continue
+        told = state.risk.exhaustion
         if told is not None and told.expected_s is not None:
             times.append((told.expected_s, pool.pool_id))
     first = min(times, default=None)

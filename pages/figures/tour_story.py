@@ -178,8 +178,8 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
                 )
         _apart(notes)
     for when, key, color, place in (
-        (view.alarm_at_s, "tour.chain_alarm", "@warn", 1.2),
-        (view.retraction_at_s, "tour.chain_retracted", "@bad", 1.06),
+        (view.alarm_at_s, "tour.chain_alarm", "@warn", 1.27),
+        (view.retraction_at_s, "tour.chain_retracted", "@bad", 1.16),
     ):
         if when is not None and at_s - when < CHAIN_PAST_S:
             shapes.append(
@@ -199,6 +199,7 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
                     f"<b>{t(key)}</b>",
                     xanchor="right",
                     xshift=-4,
+                    bgcolor="@paper/0.8",
                     font={"size": SIZE, "color": color},
                 )
             )
@@ -251,6 +252,8 @@ def _stages(view: ChainView, shapes: list[dict[str, Any]], notes: list[dict[str,
                 f"<b>{text}</b>" if is_lit else text,
                 xref="paper",
                 yref="paper",
+                xanchor="center",
+                yanchor="middle",
                 font={"size": SIZE - 2, "color": "@paper" if is_lit else "@soft"},
             )
         )

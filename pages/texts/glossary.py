@@ -13,8 +13,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "bar": ("How a bar is read", "如何看一条柱"),
     "bar_text": (
         (
-            "From what cannot be moved to what is there for the taking: {parts}. They add up to usable wherever all are "
-            "known; the mark is committed."
+            "From what cannot be moved to what is there for the taking: {parts}. They add up to usable wherever all "
+            "are known; the mark is committed."
         ),
         "从不可移动到可随时取用：{parts}。只要全部已知，它们之和就是可用总量；竖线标记为已承诺。",
     ),

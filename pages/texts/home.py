@@ -80,13 +80,16 @@ TEXTS: dict[str, tuple[str, str]] = {
         ),
         (
             "本页的地址测试已关闭。运维人员可在集群文件中设置 `server.is_url_test_on = true` 和 "
-            '`server.url_test_networks = ["10.0.0.0/8"]` 打开；也可在终端运行 `kvscope check URL`。'
+            "`server.url_test_networks`（例如 10.0.0.0/8）打开；也可在终端运行 `kvscope check URL`。"
         ),
     ),
     "probe_url": ("Worker's base address", "工作节点的基础地址"),
+    "probe_example": ("http://10.0.0.11:30000", "http://10.0.0.11:30000"),
     "probe_help": (
-        "Only addresses in {networks} are reached. Redirects are not followed and no answer is shown, only what was "
-        "understood of it.",
+        (
+            "Only addresses in {networks} are reached. Redirects are not followed and no answer is shown, only what "
+            "was understood of it."
+        ),
         "只访问 {networks} 内的地址。不跟随重定向，也不显示应答原文，只显示从中理解的内容。",
     ),
     "probe_button": ("Test", "测试"),

@@ -316,7 +316,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[FleetSnapshot | None], F
         running = None if fleet is None else FakeRuntime(fleet)
         monkeypatch.setattr("collectors.runtime.get_runtime", lambda: running)
         # No alert center behind a hand-made fleet: its chains are nothing, not a thread a test.
-        monkeypatch.setattr("pages._home_parts.chains", lambda: {})
+        monkeypatch.setattr("pages._home_parts.chains", dict)
         forget_shared()
         set_failure(None)
         return running
