@@ -95,7 +95,11 @@ class Kit:
             if client.poll() is None:
                 os.killpg(client.pid, signal.SIGTERM)
             client.wait(30)
+            if client.stdout is not None:
+                client.stdout.close()
         self._clients.clear()
+        if not (self.folder / "run").is_dir():
+            return  # The kit keeps its ids there: nothing was ever started.
         subprocess.run(self._command("down"), env=self._environment(), capture_output=True, timeout=300, check=True)
 
     def load(self, url: str, seconds: float, clients: int, max_tokens: int = 128) -> subprocess.Popen[str]:
