@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 from commands.backtest_runs import Run
 from scoring.alarm import (
     FEATURES,
+    SPARSE_RATIO,
     AlarmSettings,
     AlarmState,
     Forecast,
@@ -282,12 +283,14 @@ def fit_forecast(tracks: Sequence[Track], source: str) -> Forecast:
     count = len(FEATURES)
     first, second = found[1 : 1 + count], found[1 + count :]
     squares = second / scale**2
+    is_dense = inputs[:, 1] > SPARSE_RATIO
     return Forecast(
         weights=_rounded(first / scale - 2.0 * second * mean / scale**2),
         squares=_rounded(squares),
         intercept=float(f"{found[0] - np.sum(first * mean / scale) + np.sum(second * mean**2 / scale**2):.6g}"),
         lows=_rounded(inputs.min(axis=0) - 1e-3),
         highs=_rounded(inputs.max(axis=0) * 1.05 + 1e-3),
+        densest=float(f"{(inputs[is_dense, 2] / inputs[is_dense, 1]).max(initial=0.0) * 1.05 + 1e-3:.6g}"),
         horizon_s=FIT_HORIZON_S,
         source=source,
     )

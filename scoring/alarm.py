@@ -18,7 +18,16 @@ import numpy as np
 
 from scoring.chain_flows import Flows
 from scoring.model import FloatArray, PoolHistory
-from scoring.risk import Exhaustion, exhaustion, fit_walk, high_water_mark, high_water_s, passage_probability
+from scoring.risk import (
+    STEPS_MIN,
+    Exhaustion,
+    Walk,
+    exhaustion,
+    fit_walk,
+    high_water_mark,
+    high_water_s,
+    passage_probability,
+)
 
 PROMISE_TOKENS: Final = 512.0
 """Unit in which sequences are set against capacity: what SGLang keeps back for each admitted one (engine default)."""
@@ -36,6 +45,7 @@ class AlarmSettings:
         on_dwell_s: ... once it has held for so long.
         off_probability: It goes off below this ...
         off_dwell_s: ... once that has held for so long.
+        certain_s: Whatever the forecast says: on when growth alone, nothing given back, is full within it.
         walk_on_probability: The same where only the walk can be told (no counters); stricter, since it knows less.
         walk_off_probability: The same.
         high_water_quantile: The pool's own high-water mark: this quantile of its known past.
@@ -50,6 +60,7 @@ class AlarmSettings:
     on_dwell_s: float = 2.0
     off_probability: float = 0.28
     off_dwell_s: float = 10.0
+    certain_s: float = 12.0
     walk_on_probability: float = 0.9
     walk_off_probability: float = 0.4
     high_water_quantile: float = 0.9
@@ -62,13 +73,17 @@ class AlarmSettings:
         for low, high in (("off_probability", "on_probability"), ("walk_off_probability", "walk_on_probability")):
             if not 0.0 < getattr(self, low) < getattr(self, high) < 1.0:
                 raise ValueError(f"{low} {getattr(self, low)} must be above 0 and below {high} {getattr(self, high)}")
-        for name in ("horizon_s", "half_life_s", "fast_fill_s", "little_reclaimable_s"):
+        for name in ("horizon_s", "half_life_s", "certain_s", "fast_fill_s", "little_reclaimable_s"):
             if not 0.0 < getattr(self, name) <= 3600.0:
                 raise ValueError(f"{name} is {getattr(self, name)}: must be above 0 and at most 3600")
 
 
 FEATURES: Final = ("fill", "used", "sequences", "running", "generated", "turnover")
 """What the forecast reads; see `forecast_inputs`."""
+
+
+SPARSE_RATIO: Final = 0.3
+"""Below this use, sequences per use say nothing about their length (chosen)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,7 @@ class Forecast:
         squares: The same for squared features.
         intercept: Constant.
         lows, highs: Range of each feature in the runs it was fitted on; outside it says nothing.
+        densest: Most sequences per use (features 3 / 2) it was fitted on: shorter sequences than any it has seen.
         horizon_s: What the labels were fitted on.
         source: Runs it was fitted on.
     """
@@ -90,6 +106,7 @@ class Forecast:
     intercept: float
     lows: tuple[float, ...]
     highs: tuple[float, ...]
+    densest: float
     horizon_s: float
     source: str
 
@@ -97,6 +114,7 @@ class Forecast:
         """Return probabilities for inputs of shape (..., 6); NaN where one is unknown or outside what was fitted."""
         score = self.intercept + inputs @ np.array(self.weights) + (inputs**2) @ np.array(self.squares)
         is_inside = ((inputs >= np.array(self.lows)) & (inputs <= np.array(self.highs))).all(axis=-1)
+        is_inside &= inputs[..., 2] <= self.densest * np.maximum(inputs[..., 1], SPARSE_RATIO)
         return np.asarray(np.where(is_inside, 1.0 / (1.0 + np.exp(-np.clip(score, -60.0, 60.0))), np.nan))
 
 
@@ -106,6 +124,7 @@ FORECAST: Final = Forecast(
     intercept=2.92413,
     lows=(-0.001, -0.001, -0.001, -0.001, -0.001, 1.60844),
     highs=(5.98997, 1.051, 0.312719, 1.03718, 1.051, 5.98997),
+    densest=0.505,
     horizon_s=25.0,
     source="kvscope backtest --fit --seeds 280",
 )
@@ -179,10 +198,13 @@ class PoolRisk:
     How near a pool is to running out of room. None is unknown; `reason` says why.
 
     Attributes:
+        certain_s: Seconds until growth alone is full, where next to nothing is given back; None while something is.
         exhausted_probability: P(available reaches 0 within the horizon), by the walk.
         thin_probability: P(available less reserved falls below the safety reserve within the horizon), by the walk.
         retraction_probability: The forecast; None without the counters it needs, or outside what it was fitted on.
         drift_tokens_per_s, spread_tokens: Of what is left, per second and per square root of a second.
+        room_tokens, offset_s: Where the walk to empty begins, and after how long: an engine that keeps room back for
+            each admitted request lets nobody in once only that is left, and from there on only growth counts.
         headroom_tokens: Available - reserved - safety reserve; may be negative.
         committed_ratio: Committed / usable; may exceed 1.
         mark_ratio: The pool's own high-water mark of it.
@@ -195,6 +217,9 @@ class PoolRisk:
     retraction_probability: float | None = None
     drift_tokens_per_s: float | None = None
     spread_tokens: float | None = None
+    room_tokens: float | None = None
+    offset_s: float = 0.0
+    certain_s: float | None = None
     headroom_tokens: float | None = None
     available_tokens: float | None = None
     committed_ratio: float | None = None
@@ -206,9 +231,17 @@ class PoolRisk:
     @property
     def exhaustion(self) -> Exhaustion | None:
         """Return the time until available reaches 0, with its interval; None when not known."""
-        if self.available_tokens is None or self.drift_tokens_per_s is None or self.spread_tokens is None:
+        if self.room_tokens is None or self.drift_tokens_per_s is None or self.spread_tokens is None:
             return None
-        return exhaustion(self.available_tokens, self.drift_tokens_per_s, self.spread_tokens)
+        found = exhaustion(self.room_tokens, self.drift_tokens_per_s, self.spread_tokens)
+        if found is None or not self.offset_s:
+            return found
+
+        def later(at_s: float | None) -> float | None:
+            return None if at_s is None else at_s + self.offset_s
+
+        expected_s, low_s, high_s = later(found.expected_s), later(found.low_s), later(found.high_s)
+        return replace(found, expected_s=expected_s, low_s=low_s, high_s=high_s)
 
     @property
     def is_danger(self) -> bool:
@@ -250,21 +283,78 @@ def pool_risk(
     if walk is None:
         return replace(base, reason="too few samples since the start, a gap or a restart")
 
-    def touch(distance: float) -> float:
-        values = (distance, walk.drift_per_s, walk.spread_per_sqrt_s, settings.horizon_s)
+    gate = _gate(flows, available, reserved, walk, settings.horizon_s)
+
+    def touch(distance: float, drift_per_s: float, spread: float, horizon_s: float) -> float:
+        values = (distance, drift_per_s, spread, horizon_s)
         return float(passage_probability(*(np.array(value) for value in values)))
 
     inputs = forecast_inputs(flows, history)
     forecasted = math.nan if inputs is None else float(forecast.probability(inputs))
     return replace(
         base,
-        exhausted_probability=touch(available),
-        thin_probability=None if headroom is None else touch(headroom),
+        exhausted_probability=touch(
+            gate.room_tokens, gate.drift_per_s, gate.spread, max(settings.horizon_s - gate.offset_s, 0.0)
+        ),
+        thin_probability=None
+        if headroom is None
+        else touch(headroom, walk.drift_per_s, walk.spread_per_sqrt_s, settings.horizon_s),
         retraction_probability=forecasted if math.isfinite(forecasted) else None,
-        drift_tokens_per_s=walk.drift_per_s,
-        spread_tokens=walk.spread_per_sqrt_s,
+        certain_s=_certain_s(flows, available),
+        drift_tokens_per_s=gate.drift_per_s,
+        spread_tokens=gate.spread,
+        room_tokens=gate.room_tokens,
+        offset_s=gate.offset_s,
         danger=_danger(base, float(flows.prefix_tokens[-1]), walk.drift_per_s, settings),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    room_tokens: float
+    drift_per_s: float
+    spread: float
+    offset_s: float = 0.0
+
+
+GATE_PAST_S: Final = 20.0
+
+
+def _gate(flows: Flows, available: float, reserved: float, walk: Walk, horizon_s: float) -> _Gate:
+    """
+    Return the walk to empty: the plain one, or behind the gate of an engine that keeps room back for the admitted.
+
+    Such an engine admits nobody once only the reserve of those inside is left. Until then the plain walk leads to the
+    gate; from there the room is the reserve, and what drives it is growth less release, without admissions.
+    """
+    plain = _Gate(available, walk.drift_per_s, walk.spread_per_sqrt_s)
+    part = flows.last(GATE_PAST_S)
+    step_s, net = flows.step_s[part], (flows.released_tokens - flows.grown_tokens)[part]
+    if reserved <= 0 or not flows.is_counted or len(step_s) < STEPS_MIN or not np.isfinite(net).all():
+        return plain
+    drift = float(net.sum() / step_s.sum())
+    spread = float(np.sqrt(np.mean((net - drift * step_s) ** 2 / step_s)))
+    if available <= reserved:
+        return _Gate(available, drift, spread)
+    to_gate_s = (available - reserved) / -walk.drift_per_s if walk.drift_per_s < 0 else math.inf
+    # Too far away to be reached by then: what is left now, without those who may still come.
+    return _Gate(reserved, drift, spread, to_gate_s) if to_gate_s < horizon_s else _Gate(available, drift, spread)
+
+
+CERTAIN_PAST_S: Final = 10.0
+KEPT_RATIO: Final = 0.05
+"""Given back below this share of what grows is next to nothing (chosen: no request ended)."""
+
+
+def _certain_s(flows: Flows, available: float) -> float | None:
+    """Return when a pool that only grows is full; None where it gives back, does not grow, or too little was seen."""
+    if not flows.is_counted or float(np.nansum(flows.step_s[flows.last(CERTAIN_PAST_S)])) < 0.7 * CERTAIN_PAST_S:
+        return None
+    grown = flows.rate_per_s(flows.grown_tokens, 4.0)
+    released = flows.rate_per_s(flows.released_tokens, CERTAIN_PAST_S)
+    if grown is None or released is None or grown <= 0 or released > KEPT_RATIO * grown:
+        return None
+    return available / (grown - released)
 
 
 def _danger(
@@ -289,7 +379,7 @@ class AlarmState:
         since_at_s: When it went on, or off; None before the first look.
         pending_at_s: Since when the opposite has been indicated.
         probability: Newest one it was judged by, None when not known.
-        basis: "forecast" or "walk", what that probability is.
+        basis: "forecast", "walk", or "growth" (nothing is given back and it is full within `certain_s`).
     """
 
     is_on: bool = False
@@ -305,8 +395,10 @@ def step_alarm(state: AlarmState, risk: PoolRisk, at_s: float, settings: AlarmSe
 
     Unknown risk changes nothing and lets nothing ripen: there is no alarm from missing data.
     """
-    is_forecast = risk.retraction_probability is not None
+    is_certain = risk.certain_s is not None and risk.certain_s <= settings.certain_s
+    is_forecast = is_certain or risk.retraction_probability is not None
     value = risk.retraction_probability if is_forecast else risk.exhausted_probability
+    value = 1.0 if is_certain else value
     if value is None:
         return replace(state, pending_at_s=None, probability=None)
     on, off = (
@@ -314,7 +406,8 @@ def step_alarm(state: AlarmState, risk: PoolRisk, at_s: float, settings: AlarmSe
         if is_forecast
         else (settings.walk_on_probability, settings.walk_off_probability)
     )
-    seen = replace(state, probability=value, basis="forecast" if is_forecast else "walk")
+    basis = "growth" if is_certain else "forecast" if is_forecast else "walk"
+    seen = replace(state, probability=value, basis=basis)
     wants_change = value < off if state.is_on else value >= on
     if not wants_change:
         return replace(seen, pending_at_s=None)

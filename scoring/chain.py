@@ -342,12 +342,13 @@ def _alarm(
 ) -> AlarmState:
     alarm = step_alarm(state.alarm, risk, at_s, settings.alarm)
     if alarm.is_on != state.alarm.is_on:
-        what = (
-            f"P(retraction within {settings.forecast.horizon_s:.0f} s)"
-            if alarm.basis == "forecast"
-            else f"P(exhausted within {settings.alarm.horizon_s:.0f} s)"
-        )
-        text = f"{what} is {alarm.probability or 0.0:.0%}"
+        what = {
+            "forecast": f"P(retraction within {settings.forecast.horizon_s:.0f} s)",
+            "walk": f"P(exhausted within {settings.alarm.horizon_s:.0f} s)",
+        }
+        text = f"{what.get(alarm.basis, '')} is {alarm.probability or 0.0:.0%}"
+        if alarm.basis == "growth":
+            text = f"full in {risk.certain_s or 0.0:.0f} s by growth alone, nothing is given back"
         events.append(_alarm_event(at_s, state.pool_id, is_on=alarm.is_on, text=text, probability=alarm.probability))
     return alarm
 
