@@ -66,8 +66,13 @@ def view() -> View:
 
 
 def _ordered(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return rows gravest first, so that what matters stands on top."""
-    return tuple(sorted(rows, key=lambda row: (not row.is_alarm, -abs(int(row.stage)), row.pool_id)))
+    """Return rows gravest first, so that what matters stands on top; what cannot be seen comes before what is well."""
+
+    def gravity(row: Row) -> tuple[bool, float, str]:
+        level = 0.5 if row.stage is Stage.CANNOT_SEE else float(row.stage)
+        return (not row.is_alarm, -level, row.pool_id)
+
+    return tuple(sorted(rows, key=gravity))
 
 
 def _row(pool: PoolSnapshot, risk: PoolRisk, **more: object) -> Row:

@@ -3,6 +3,7 @@ The Saturation page's blocks, top to bottom: key figures, alerts, strip, chain, 
 a node's death, silences.
 """
 
+import dataclasses
 from typing import Final
 
 import streamlit as st
@@ -26,6 +27,7 @@ RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h"
 SILENCES_S: Final = {"15m": 900.0, "1h": 3600.0, "8h": 28800.0, "3d": 259200.0}
 _PAST_ALERTS_S: Final = 3600.0
 _MOST_ROWS: Final = 40
+_MOST_NAMED: Final = 4
 _SIGNS: Final = {
     Severity.ERROR: ":red[:material/error:]",
     Severity.WARNING: ":orange[:material/warning:]",
@@ -97,36 +99,39 @@ def alerts(view: reads.View) -> None:
     if not standing:
         st.caption(f":material/check_circle: {t('saturation.no_alerts')} {_telling(running)}")
         return
+    groups: dict[tuple[str, bool], list[Standing]] = {}
+    for each in standing:
+        groups.setdefault((each.alert.rule, each.silence is not None), []).append(each)
     with st.container(border=True, gap="xsmall"):
-        for each in standing[:6]:
-            _alert(running, each)
-        if len(standing) > 6:
-            with st.expander(t("saturation.more_alerts", count=len(standing) - 6)):
-                for each in standing[6:60]:
-                    _alert(running, each)
+        for members in groups.values():
+            _alerts(running, members)
         st.caption(_telling(running))
 
 
-def _alert(running: AlertCenter, each: Standing) -> None:
-    t, alert = context.say(), each.alert
+def _alerts(running: AlertCenter, members: list[Standing]) -> None:
+    """Draw the alerts of one rule as one line: the newest in words, the others by name."""
+    t, alert, silence = context.say(), members[0].alert, members[0].silence
+    names = ", ".join(safe(each.alert.pool) for each in members[:_MOST_NAMED])
+    more_names = t("saturation.more_alerts", count=len(members) - _MOST_NAMED) if len(members) > _MOST_NAMED else ""
     words = t(
         "saturation.alert_line",
         rule=safe(alert.rule),
-        pool=safe(alert.pool),
-        at=number.clock(alert.began_at_s),
+        pool=f"{names} {more_names}".strip(),
+        at=number.clock(min(each.alert.began_at_s for each in members)),
         text=number.markdown(alert.text, 200),
     )
-    text, silence, instant = st.columns([0.8, 0.1, 0.1], vertical_alignment="center")
+    text, quiet, instant = st.columns([0.78, 0.11, 0.11], vertical_alignment="center")
     with text:
-        quiet = f" :gray-badge[:material/notifications_off: {t('saturation.quiet')}]" if each.silence else ""
-        st.markdown(f"{_SIGNS[alert.severity]} {words}{quiet}")
-    with silence:
-        if each.silence is None and st.button(
-            t("saturation.silence_hour"), key=f"saturation.quiet.{alert.alert_id}", type="tertiary"
+        badge = f" :gray-badge[:material/notifications_off: {t('saturation.quiet')}]" if silence else ""
+        st.markdown(f"{_SIGNS[alert.severity]} {words}{badge}")
+    pool = alert.pool if len(members) == 1 else "*"
+    with quiet:
+        if silence is None and st.button(
+            t("saturation.silence_hour"), key=f"saturation.quiet.{alert.rule}", type="tertiary"
         ):
-            _keep_quiet(running, alert.rule, alert.pool, 3600.0, "")
+            _keep_quiet(running, alert.rule, pool, 3600.0, "")
     with instant:
-        if st.button(t("saturation.see_begin"), key=f"saturation.see.{alert.alert_id}", type="tertiary"):
+        if st.button(t("saturation.see_begin"), key=f"saturation.see.{alert.rule}.{silence is None}", type="tertiary"):
             context.open_page("saturation", at=f"{alert.began_at_s:.3f}", pool=alert.pool)
 
 
@@ -268,7 +273,8 @@ def death(view: reads.View, worker: str) -> None:
     """Draw what a node's death leaves to the others."""
     t = context.say()
     st.subheader(t("saturation.death", worker=safe(worker)), anchor=False)
-    found = inherited(view.fleet, view.reserves, worker)
+    scored = tuple(pool for pool in view.fleet.pools if pool.state.is_scored or pool.worker_id == worker)
+    found = inherited(dataclasses.replace(view.fleet, pools=scored), view.reserves, worker)
     if not any(each.after_tokens is not None for each in found.values()):
         st.caption(t("saturation.death_nobody"))
         return

@@ -351,9 +351,16 @@ def _fired(rule: Rule, subject: Subject, value: float, began_at_s: float, at_s: 
 def _figure_text(rule: Rule, value: float) -> str:
     if rule.figure == "stage":
         return f"stage {Stage(round(value)).word}"
-    if rule.figure in ("alarm", "danger", "cannot_see"):
-        return f"{rule.figure.replace('_', ' ')} {'on' if value >= 1.0 else 'off'}"
+    if rule.figure in _FLAGS:
+        return _FLAGS[rule.figure][value >= 1.0]
     return f"{rule.figure} is {value:.6g} (limit {rule.limit:.6g})"
+
+
+_FLAGS: Final[Mapping[str, tuple[str, str]]] = {
+    "alarm": ("no longer near a retraction", "a retraction is near"),
+    "danger": ("not all three signs of danger any more", "high for long, growing fast, little to reclaim"),
+    "cannot_see": ("can be seen again", "cannot be seen"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

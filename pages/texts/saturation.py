@@ -70,7 +70,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "A rule of the fleet file was refused and the default ones watch: {problem}",
         "集群文件中的一条规则被拒绝，改用默认规则：{problem}",
     ),
-    "more_alerts": ("{count} more", "另有 {count} 条"),
+    "more_alerts": ("and {count} more", "等，另有 {count} 个"),
     "alert_line": ("**{rule}** on **{pool}** since {at}: {text}", "**{pool}** 上的 **{rule}**，自 {at}：{text}"),
     "quiet": ("silenced", "已静默"),
     "silence_hour": ("Silence 1 h", "静默 1 小时"),
