@@ -23,12 +23,19 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
 @pytest.fixture(scope="session")
 def seen_of(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Watch], Seen]:
     """
-    Return the maker of a watch: run `watch(kit, folder)` and read what it left.
+    Return the maker of a watch: run `watch(kit, folder)` once a session and read what it left.
 
     With KVSCOPE_PEER_RUNS the folder is kept there under its name, and a run that is there already is judged again.
     """
 
+    made: dict[str, Seen] = {}
+
     def see(name: str, watch: Watch) -> Seen:
+        if name not in made:
+            made[name] = see_once(name, watch)
+        return made[name]
+
+    def see_once(name: str, watch: Watch) -> Seen:
         kept = os.environ.get("KVSCOPE_PEER_RUNS")
         folder = Path(kept) / name if kept else tmp_path_factory.mktemp(name)
         if not (folder / "sources.json").is_file():
