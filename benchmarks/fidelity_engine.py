@@ -61,6 +61,8 @@ class Study:
     request_count: int
     overhead_s: float
     step_scatter_ratio: float
+    decode_level_ratio: float
+    prefill_level_ratio: float
     figures: tuple[Figure, ...]
 
 
@@ -175,6 +177,8 @@ def study(folder: Path, fit_name: str, held_name: str) -> Study:
         request_count=int(np.isfinite(e2e).sum()),
         overhead_s=overhead_s,
         step_scatter_ratio=fit.service.decode.median_error_ratio or float("nan"),
+        decode_level_ratio=fit.decode_level_ratio,
+        prefill_level_ratio=fit.prefill_level_ratio,
         figures=tuple(figures),
     )
 
