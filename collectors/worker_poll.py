@@ -28,6 +28,8 @@ LONGEST_PAUSE_S: Final = 60.0
 """Longest pause before an optional question that failed, or an unknown engine, is tried again (chosen)."""
 _REIDENTIFY_KINDS: Final = ("not-understood", "http-status", "redirect", "dialect-error")
 DETAIL_EVERY_S: Final = 10.0
+_GONE_KINDS: Final = frozenset({"connect-refused", "connect-timeout", "cut-off", "dns", "http-status"})
+"""How a worker that is being restarted fails."""
 _ANSWER_KEPT_FACTOR: Final = 3.0
 _USER_AGENT: Final = "kvscope"
 
@@ -78,6 +80,7 @@ class WorkerPoll:
         self._dialect: Dialect | None = engines.get(target.engine)
         self._asked: dict[str, _Asked] = {}
         self._failures = 0
+        self._was_gone = False
         self._has_answered = False
         self._not_understood = 0
         self._retry_tick = 0.0
@@ -211,7 +214,9 @@ class WorkerPoll:
         """Ask what is due, one after the other on one connection; return the failure of an essential question."""
         byte_count = 0
         for asked in self._asked.values():
-            if asked.due_tick > self._tick:
+            # What came back from the dead may be another model: what is asked rarely is asked again at once.
+            is_doubtful = self._was_gone and not asked.question.is_essential
+            if asked.due_tick > self._tick and not is_doubtful:
                 continue
             answer = await self._ask(asked.question, asked.request, deadline)
             if isinstance(answer, Answer):
@@ -280,6 +285,7 @@ class WorkerPoll:
             return self._failed(Failure(kind, f"{reading.code}: {reading.text}"), started_at_s, byte_count)
         was_failing = self._failures > 0
         self._failures = 0
+        self._was_gone = False
         self._not_understood = 0
         self._has_answered = True
         received_at_s = max((a.received_at_s for path, a in answers.items() if self._is_essential(path)), default=None)
@@ -360,6 +366,7 @@ class WorkerPoll:
 
     def _failed(self, failure: Failure, started_at_s: float, byte_count: int) -> WorkerResult:
         self._failures += 1
+        self._was_gone = self._was_gone or failure.kind in _GONE_KINDS
         if (
             failure.kind in ("not-understood", "http-status", "redirect", "dialect-error")
             and self.target.engine == "auto"

@@ -515,6 +515,35 @@ def test_after_a_failure_what_is_known_of_a_worker_stays() -> None:
     assert asyncio.run(main()) == [("toy", None), ("toy", "timeout"), ("toy", None)]
 
 
+@pytest.mark.parametrize(("gap", "asked_again"), [("refused", 2), ("loading", 2), ("slow", 1)])
+def test_what_comes_back_from_the_dead_is_asked_again_what_it_is(gap: str, asked_again: int) -> None:
+    """After a restart the rare questions (which model?) do not wait for their minute; after a mere hiccup they do."""
+    step = 0
+    asked_paths: list[str] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked_paths.append(request.url.path)
+        if step == 1 and gap == "refused":
+            raise httpx.ConnectError("refused")
+        if step == 1 and gap == "slow":
+            raise httpx.ReadTimeout("slow")
+        if step == 1:
+            return httpx.Response(503)
+        return httpx.Response(200, content=b'{"toy": 1}' if request.url.path == "/loads" else b"1")
+
+    async def main() -> None:
+        nonlocal step
+        asked = poller(Target(worker_id="w", url="http://w:1", engine="toy"), transport=httpx.MockTransport(respond))
+        for number in range(4):
+            step = number
+            await asked.cycle(time.time())
+        await asked.aclose()
+
+    asyncio.run(main())
+    assert asked_paths.count("/info") == asked_again
+    assert asked_paths.count("/loads") == 4
+
+
 def test_an_old_answer_of_a_failing_question_is_not_taken_for_a_new_one() -> None:
     """When /metrics stops answering, what it said last becomes unknown; it does not stay for ever."""
     healthy = True
