@@ -118,9 +118,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     "title_joint": ("Joint placement, the same traffic", "联合放置，同样的流量"),
     "text_joint": (
         (
-            "The same {requests} requests, at the same instants, over a copy of this fleet in which some decode workers sit "
-            "behind a congested link: to the lowest utilization, to the same while counting what was just promised, and "
-            "by the joint cost. Simulated just now with the formulas that score the live fleet; nothing is pre-recorded."
+            "The same {requests} requests, at the same instants, over a copy of this fleet in which some decode "
+            "workers sit behind a congested link: to the lowest utilization, to the same while counting what was just "
+            "promised, and by the joint cost. Simulated just now, with the formulas that score the live fleet."
         ),
         (
             "同样的 {requests} 个请求、同样的时刻，跑在本集群的副本上，其中部分 decode 工作节点的链路拥塞："
