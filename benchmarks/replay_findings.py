@@ -109,11 +109,11 @@ def mooncake_figure_5() -> None:
     names = ("random", "lowest-utilization", "dynamo-kv", "mooncake-min-ttft", "joint")
     # Its refusals would take the long waits out of the mean, so the budget is lifted.
     patient = tuple(replace(each, ttft_s=86_400.0, tpot_s=3_600.0) for each in CLASSES)
-    for speed in (2.0, 3.0):
-        traffic = scale_time(trace, speed).traffic
-        found = compare(traffic, spec, variants_of(names), options=COMPILED, classes=patient)
-        title = f"Mooncake figure 5: conversation x{speed:g}, 10P+6D, Llama-3-70B"
-        table(f"{title} (published 19.65, 5.27, 3.58, 3.07 s)", found)
+    # The first 2,000 requests: two of the policies run through the live decision code, milliseconds each.
+    shaped = shape(trace, Shaping(speed=3.0, max_count=2_000), CLASSES, seed=0)
+    found = compare(shaped.traffic, spec, variants_of(names), options=COMPILED, classes=patient)
+    title = "Mooncake figure 5: conversation x3, first 2,000, 10P+6D, Llama-3-70B"
+    table(f"{title} (published 19.65, 5.27, 3.58, 3.07 s)", found)
 
 
 def llmd_workload(rate_per_s: float, duration_s: float, seed: int) -> TrafficArrays:

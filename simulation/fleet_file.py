@@ -116,7 +116,7 @@ def fleet_from_shorthand(
     workers = [
         {"name": role[0], "role": role, "count": int(count), "usable_blocks": defaults.blocks}
         for role, count in groups.items()
-        if count
+        if count and int(count)
     ]
     fleet = fleet_from_mapping({"workers": workers, "replay": dict(rules or {})}, defaults, source=text.strip())
     note = f"every pool has {defaults.blocks} blocks of {defaults.block_size_tokens} tokens"

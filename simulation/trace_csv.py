@@ -73,6 +73,8 @@ def read_csv(
     wanted: tuple[str, ...],
     optional: tuple[str, ...],
     take: Callable[[int, dict[str, str]], None],
+    *,
+    is_telling_unused: bool = True,
 ) -> None:
     """
     Feed each record to `take` by column name; columns may stand in any order and others may stand between.
@@ -83,6 +85,12 @@ def read_csv(
     records = _records(rows)
     _, header = next(iter(records))
     places = _columns(header, wanted, optional)
+    if is_telling_unused:
+        unused = [
+            name.strip() for name in header if name.strip().casefold() not in {each.casefold() for each in places}
+        ]
+        if unused:
+            table.note(f"columns not used: {', '.join(unused[:8])}{', ...' if len(unused) > 8 else ''}")
     for number, record in records:
         if options.max_rows is not None and len(table) + table.skipped_count >= options.max_rows:
             table.note(f"stopped after {options.max_rows} rows, as asked")

@@ -15,6 +15,9 @@ from simulation.trace_rows import BadRowError, RowTable, seconds, whole
 
 NUMBERED = Iterable[tuple[int, str]]
 _DECODE = msgspec.json.Decoder()
+MOONCAKE_FIELDS: Final = frozenset(
+    ("timestamp", "input_length", "output_length", "hash_ids", "model", "type", "chat_id", "session_id")
+)
 CANDIDATE_BLOCK_TOKENS: Final = (512, 256, 128, 64, 32, 16)
 
 
@@ -77,6 +80,7 @@ def read_mooncake(rows: NUMBERED, options: TraceOptions) -> Trace:
     short_count = 0
     checked_count = 0
     is_fractional = False
+    unknown: set[str] = set()
 
     def take(row: int, item: dict[str, Any]) -> None:
         nonlocal short_count, checked_count, is_fractional
@@ -98,6 +102,9 @@ def read_mooncake(rows: NUMBERED, options: TraceOptions) -> Trace:
             raise BadRowError(
                 f"more hash_ids than its prompt has blocks of {block_tokens} tokens (say another block size)"
             )
+        if len(set(ids)) != len(ids):
+            raise BadRowError("a hash id twice in one prompt: ids must stand for a block and all before it")
+        unknown.update(name for name in item if name not in MOONCAKE_FIELDS)
         short_count += 0 < len(ids) < prompt // block_tokens
         is_fractional = is_fractional or time != int(time)
         labels: dict[str, str] = {
@@ -118,6 +125,8 @@ def read_mooncake(rows: NUMBERED, options: TraceOptions) -> Trace:
             )
     if unit == "ms":
         table.divide_times(1000.0)
+    if unknown:
+        table.note(f"fields not used: {', '.join(sorted(unknown)[:8])}{', ...' if len(unknown) > 8 else ''}")
     if short_count:
         table.note(f"{short_count} row(s) name fewer whole blocks than their prompt has: the rest is taken as new")
     fitting = [size for size, count in counts_by_block.items() if checked_count and count == checked_count]
@@ -232,7 +241,8 @@ def read_sglang_metrics(rows: NUMBERED, options: TraceOptions) -> Trace:
     in time and is skipped. Cached tokens are what the engine saw, not a prefix identity: reuse stays unknown.
     """
     table = RowTable("sglang-metrics", options.hash_block_tokens or 64)
-    read_rows(rows, table, options, lambda row, item: _add_meta(table, row, item, {}))
+    seen: dict[str, int] = {}
+    read_rows(rows, table, options, lambda row, item: _add_meta(table, row, item, {}, seen))
     return table.finish(tenant="routing_key")
 
 
@@ -244,6 +254,7 @@ def read_sglang_log(rows: NUMBERED, options: TraceOptions) -> Trace:
     information as in `read_sglang_metrics`.
     """
     table = RowTable("sglang-log", options.hash_block_tokens or 64)
+    seen: dict[str, int] = {}
     other_count = 0
 
     def take(row: int, item: dict[str, Any]) -> None:
@@ -257,7 +268,7 @@ def read_sglang_log(rows: NUMBERED, options: TraceOptions) -> Trace:
             raise BadRowError("no out.meta_info")
         headers = item.get("headers")
         key = headers.get("x-smg-routing-key", "") if isinstance(headers, dict) else ""
-        _add_meta(table, row, meta, {"routing_key": str(key)})
+        _add_meta(table, row, meta, {"routing_key": str(key)}, seen)
 
     def from_brace(numbered: NUMBERED) -> NUMBERED:
         for row, text in numbered:
@@ -268,7 +279,12 @@ def read_sglang_log(rows: NUMBERED, options: TraceOptions) -> Trace:
     return table.finish(tenant="routing_key")
 
 
-def _add_meta(table: RowTable, row: int, meta: Mapping[str, Any], labels: dict[str, str]) -> None:
+def _add_meta(table: RowTable, row: int, meta: Mapping[str, Any], labels: dict[str, str], seen: dict[str, int]) -> None:
+    """Add a finished request; an id met before is the same request told twice (both ends of a pair log it)."""
+    name = meta.get("id")
+    if isinstance(name, str) and name and seen.setdefault(name, row) != row:
+        table.note(f"request ids told twice are taken once (first: rows {seen[name]} and {row})")
+        raise BadRowError("a request id met before")
     e2e = meta.get("e2e_latency")
     if meta.get("request_received_ts") is not None:
         arrival_s = seconds(meta["request_received_ts"], "request_received_ts")

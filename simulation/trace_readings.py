@@ -80,7 +80,7 @@ def read_readings(rows: NUMBERED, options: TraceOptions) -> Trace:
             stretch.generated += grown["generated_tokens_total"]
 
     wanted = ("ts", "worker_id", "dp_rank", "role", *COUNTERS)
-    read_csv(rows, table, options, wanted, (), take)
+    read_csv(rows, table, options, wanted, (), take, is_telling_unused=False)
     total = sum(stretch.finished for stretch in stretches.values())
     if total < 1:
         raise TraceError(

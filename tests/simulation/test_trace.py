@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from simulation.trace import Trace, TraceError, TraceOptions, read_trace
 from simulation.trace_formats import FORMATS
 from simulation.trace_json import write_own
+from simulation.workload import spread_ticks
 
 HERE = Path(__file__).resolve().parent.parent / "payloads" / "traces"
 
@@ -104,6 +106,67 @@ def test_burstgpt_columns_are_found_by_name() -> None:
     rows = [set(traffic.hash_ids[traffic.offsets[i] : traffic.offsets[i + 1]].tolist()) for i in range(3)]
     assert len(rows[0] & rows[1]) <= 250
     assert rows[0] <= rows[1]
+
+
+def test_ticks_are_spread_only_inside_their_tick_and_by_seed() -> None:
+    """Spreading moves no request out of its 3-s tick, keeps all, and repeats with its seed."""
+    trace = read("ticks_ms.jsonl")
+    moved, again = (spread_ticks(trace, seed=4) for _ in range(2))
+    assert moved.traffic.arrival_s.tobytes() == again.traffic.arrival_s.tobytes()
+    assert len(np.unique(moved.traffic.arrival_s)) == len(trace)
+    before = dict(zip(trace.row_numbers.tolist(), trace.traffic.arrival_s.tolist(), strict=True))
+    shift = min(now - before[row] for row, now in zip(moved.row_numbers.tolist(), moved.traffic.arrival_s, strict=True))
+    for row, now in zip(moved.row_numbers.tolist(), moved.traffic.arrival_s.tolist(), strict=True):
+        assert 0 <= now - before[row] - shift <= trace.report.tick_s
+
+
+def test_a_request_told_twice_is_one_request_and_a_block_twice_is_refused() -> None:
+    """Both ends of a pair log one id: taken once, counted, both rows named; a repeated hash id is no prefix."""
+    row = {"id": "a", "prompt_tokens": 10, "completion_tokens": 2, "request_received_ts": 100.0}
+    trace = read_trace([json.dumps(row), json.dumps({**row, "id": "b"}), json.dumps(row)], FORMATS)
+    assert len(trace) == 2
+    assert [(skip.reason, skip.first_rows) for skip in trace.report.skips] == [("a request id met before", (3,))]
+    assert any("rows 1 and 3" in note for note in trace.report.notes)
+    twice = {"timestamp": 0, "input_length": 1500, "output_length": 1, "hash_ids": [4, 4]}
+    with pytest.raises(TraceError, match="twice in one prompt"):
+        read_trace([json.dumps(twice)], FORMATS)
+
+
+def test_columns_nobody_knows_are_named_and_do_no_harm() -> None:
+    """A column or field that is not read is a note with its name; the rows are read all the same."""
+    lines = ["TIMESTAMP,colour,ContextTokens,GeneratedTokens", "2023-11-16 18:17:03,red,5,6"]
+    trace = read_trace(lines, FORMATS)
+    assert (len(trace), trace.traffic.prompt_tokens[0]) == (1, 5)
+    assert "columns not used: colour" in trace.report.notes
+    row = {"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1], "colour": "red"}
+    assert "fields not used: colour" in read_trace([json.dumps(row)], FORMATS).report.notes
+
+
+def test_blocks_of_two_sizes_in_one_file_are_refused_by_row() -> None:
+    """Our own format: a row of another hash block size is skipped with its number; ids of two sizes never mix."""
+    row = {"arrival_s": 0, "prompt_tokens": 200, "output_tokens": 1, "hash_block_tokens": 64, "hash_ids": [1, 2]}
+    trace = read_trace([json.dumps(row), json.dumps({**row, "hash_block_tokens": 16})], FORMATS)
+    assert (len(trace), trace.traffic.hash_block_tokens) == (1, 64)
+    assert trace.report.skips[0].first_rows == (2,)
+
+
+def test_memory_grows_with_the_rows_by_a_few_dozen_bytes_each() -> None:
+    """A stream (made as it is read) costs under 200 bytes a row at its peak: ten million fit in 2 GB."""
+    count = 20_000
+
+    def lines():
+        yield "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        for i in range(count):
+            yield f"{i // 7},ChatGPT,{100 + i % 900},{1 + i % 300},{101 + i % 900 + i % 300},API log\n"
+
+    tracemalloc.start()
+    try:
+        trace = read_trace(lines(), FORMATS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(trace) == count
+    assert peak / count < 200
 
 
 def test_missing_columns_are_named_at_once() -> None:
