@@ -54,7 +54,7 @@ BACKFILL_PAIRS: Final = 60_000
 SEED_ROWS: Final = 200
 """Rows that tell the drift test how errors scatter when coefficients are put to use."""
 FIRST_REASON: Final = "first fit"
-GROWN_REASON: Final = "four times the rows"
+GROWN_REASON: Final = "more or better rows"
 GROWN_FACTOR: Final = 4
 """A fit that no person has chosen gives way to one of four times its rows, whose intervals are half as wide."""
 DRIFT_REASON: Final = "predictions drifted"
@@ -283,6 +283,8 @@ class Calibrator:
         assert version is not None
         if version.reason not in (FIRST_REASON, GROWN_REASON):
             return False
+        if version.is_rough and judged.fit.prefill.is_made and not judged.fit.prefill.is_rough:
+            return True
         pairs = [("decode", judged.fit.decode), ("prefill", judged.fit.prefill), ("transfer", judged.fit.transfer)]
         return any(
             fit.is_made and fit.row_count >= GROWN_FACTOR * max(int(version.rows.get(part, 0)), 1)

@@ -68,6 +68,7 @@ class LivePredictions:
     _ttft_predicted_s: float | None = None
     _ttft_seen: _Mean = field(default_factory=_Mean)
     _waits: _Mean = field(default_factory=_Mean)
+    _held_back: _Mean = field(default_factory=_Mean)
     _prompt: _Mean = field(default_factory=_Mean)
     _hits: _Mean = field(default_factory=_Mean)
     _output_began_at_s: float | None = None
@@ -106,6 +107,7 @@ class LivePredictions:
             waiting = pool.waiting_uncached_tokens.value
             if rate and waiting is not None:
                 self._waits.add(waiting / rate, 1.0)
+        self._held_back.add(sum(pool.queue_bootstrap_count.value or 0.0 for pool in prefills), 1.0)
         settled = self._settle_ttft(fleet, prefills, profiles, transfer_s)
         settled += self._settle_output(fleet.at_s)
         return settled + self._settle_exhaustion(fleet)
@@ -128,10 +130,21 @@ class LivePredictions:
                     at_s=fleet.at_s, quantity=Quantity.TTFT, predicted=predicted, actual=actual, subject="fleet"
                 )
             )
-        self._ttft_predicted_s = self._predict_ttft(fleet, prefills, profiles, transfer_s)
+        elapsed_s = None if self._ttft_began_at_s is None else fleet.at_s - self._ttft_began_at_s
+        predicted_s = self._predict_ttft(fleet, prefills, profiles, transfer_s)
+        self._ttft_predicted_s = None if predicted_s is None else predicted_s + self._handshake_s(elapsed_s)
         self._ttft_began_at_s = fleet.at_s
-        self._ttft_seen, self._waits = _Mean(), _Mean()
+        self._ttft_seen, self._waits, self._held_back = _Mean(), _Mean(), _Mean()
         return settled
+
+    def _handshake_s(self, elapsed_s: float | None) -> float:
+        """
+        Return the wait for decode room by Little's law: prompts held back over first tokens a second lately.
+
+        Where decode is full that is the larger part of TTFT, and no speed of a prefill worker shows it.
+        """
+        held, done = self._held_back.value or 0.0, self._ttft_seen.count
+        return held * elapsed_s / max(done, 1.0) if elapsed_s and elapsed_s > 0 else 0.0
 
     def _predict_ttft(
         self,

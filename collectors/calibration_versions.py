@@ -32,6 +32,7 @@ class Version:
         bandwidth_bytes_per_s: Of a hand-over, None where not told.
         rows: Part of the fit -> rows behind it.
         reason: Why it was kept.
+        is_rough: Its prompt times came from rows that are more than one prompt.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Version:
     bandwidth_bytes_per_s: float | None
     rows: Mapping[str, int]
     reason: str
+    is_rough: bool = False
 
 
 def profile_mapping(profile: ServiceProfile) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def keep(store: Store, fit: ServiceFit, profile: ServiceProfile, at_s: float, re
             "transfer": fit.transfer.row_count,
         },
         "reason": reason,
+        "is_rough": fit.prefill.is_rough,
         "coefficients": {
             each.name: {"value": each.value, "low": each.low, "high": _finite(each.high), "told": each.told.value}
             for each in fit.coefficients()
@@ -103,6 +106,7 @@ def _version(record: ProfileRecord) -> Version | None:
         bandwidth_bytes_per_s=record.profile.get("bandwidth_bytes_per_s"),
         rows=rows if isinstance(rows, Mapping) else {},
         reason=str(record.profile.get("reason", "")),
+        is_rough=record.profile.get("is_rough") is True,
     )
 
 

@@ -78,6 +78,7 @@ class LinearFit:
         median_error_ratio: Median of |fitted - actual| / actual over the rows; None without a fit.
         p95_error_ratio: 95th percentile of the same.
         notes: Sentences for the reader: what is not told and what would tell it.
+        is_rough: The rows were taken for something simpler than they are, for want of better ones.
     """
 
     coefficients: tuple[Coefficient, ...]
@@ -88,6 +89,7 @@ class LinearFit:
     median_error_ratio: float | None = None
     p95_error_ratio: float | None = None
     notes: tuple[str, ...] = ()
+    is_rough: bool = False
 
     @property
     def is_made(self) -> bool:

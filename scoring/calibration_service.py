@@ -116,7 +116,7 @@ def fit_prefill(
     )
     weights = 1.0 / np.maximum(target, 1e-9) ** 2
     fit = fit_linear(PREFILL_NAMES, design, target, weights, prior=known, min_rows=min_rows, hints=_PREFILL_HINTS)
-    return _with_notes(fit, notes)
+    return replace(_with_notes(fit, notes), is_rough=bool(notes) and fit.is_made)
 
 
 def fit_transfer(

@@ -164,8 +164,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "reserve": ("Safety reserve from the SLO", "由 SLO 得出的安全预留"),
     "reserve_intro": (
-        "The reserve's knobs in What-if and Saturation for a promise kept {quantile} of the time, from what was measured.",
-        "若承诺在 {quantile} 的时间内兑现，What-if 与饱和页预留的各项参数，由测量得出。",
+        "The knobs of the safety reserve for a promise kept {quantile} of the time, from what was measured.",
+        "若承诺在 {quantile} 的时间内兑现，安全预留的各项参数，由测量得出。",
     ),
     "col_knob": ("Knob", "参数"),
     "col_chosen": ("Chosen", "现用"),
