@@ -19,6 +19,7 @@ from pages.figures import number
 from pages.figures import tour as figures
 from pages.figures import tour_story as story
 from pages.figures import what_if as terms_figures
+from pages.texts import LANGUAGES
 from scoring.chain import EVENT_ALARM, EVENT_SIGN
 from scoring.chain_evidence import STAGES, Stage
 from scoring.demand import RequestView, known_output
@@ -178,7 +179,9 @@ def choice(fleet: FleetSnapshot) -> None:
     better = min(range(2), key=lambda place: (cost_of(decided[place]), place))
     at = number.clock(moment.at_s)
     head(t("tour.title_chose", node=nodes[better]), t("tour.text_chose", guess=node, node=nodes[better], at=at))
-    figure("chosen", moment, lambda: story.two_nodes(moment, histories, names, t, language), key="tour_half")
+    figure(
+        "chosen", moment, lambda: story.two_nodes(moment, histories, names, t, language, is_short=True), key="tour_half"
+    )
     pairs = [(label, decision.terms) for label, decision in zip(nodes, decided, strict=True) if decision.terms]
     age_s = moment.at_s and max((pool.age_s or 0.0 for pool in moment.pools), default=0.0)
     payload = context.shared(
@@ -225,7 +228,7 @@ def chain(fleet: FleetSnapshot) -> None:
         return
     name, risk = number.markdown(pool.pool_id), number.share(view.probability, t("common.unknown"))
     if view.alarm_at_s is not None and view.retraction_at_s is not None:
-        lead = number.duration(view.retraction_at_s - view.alarm_at_s)
+        lead = number.duration(float(round(view.retraction_at_s - view.alarm_at_s)))
         st.markdown(f"**{t('tour.chain_lead', pool=name, lead=lead)}**")
     elif view.alarm_at_s is not None:
         st.markdown(f"**{t('tour.chain_alarm_on', pool=name, probability=risk)}**")
@@ -354,6 +357,7 @@ def enter(place: int, *, again: bool = False) -> None:
 # Laying out.
 
 STYLE: Final = """<style>
+[data-testid="stSidebar"], [data-testid="stExpandSidebarButton"] { display: none; }
 [data-testid="stMainBlockContainer"] { padding: 3.5rem 2.5rem 0.2rem; max-width: 100%; }
 [data-testid="stMainBlockContainer"] h1 { font-size: clamp(1.7rem, 2.5vw, 3rem); padding: 0; line-height: 1.15; }
 .st-key-tour_text p { font-size: clamp(1.05rem, 1.4vw, 1.7rem); line-height: 1.4; max-width: 75em; }
@@ -378,6 +382,14 @@ def go(place: int) -> None:
     """Go to another step; its address says it."""
     st.query_params["step"] = str(place + 1)
     st.rerun()
+
+
+def other_language() -> None:
+    """Draw the switch to the other language, since the sidebar that holds it is out of the way here."""
+    word = "en" if context.language() == "zh" else "zh"
+    if st.button(LANGUAGES[word], type="tertiary", key="tour.lang"):
+        st.query_params["lang"] = word
+        st.rerun()
 
 
 def dots(place: int, count: int) -> str:

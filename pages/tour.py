@@ -9,7 +9,6 @@ from pages.figures import number
 
 t, language = context.say(), context.language()
 context.runtime()
-st.set_page_config(initial_sidebar_state="collapsed")
 st.html(parts.STYLE)
 COUNT = len(parts.STEPS)
 place = parts.place_of(controls.kept("step"))
@@ -50,6 +49,9 @@ with st.container(horizontal=True, vertical_alignment="center", key="tour_bar"):
         st.session_state["tour.again"] = True
         st.rerun()
     parts.explore(step)
+    parts.other_language()
+    if st.button(t("tour.leave"), icon=":material/close:", key="tour.leave", type="tertiary"):
+        context.open_page("home")
     if place + 1 < COUNT:
         if st.button(
             t("tour.next"), icon=":material/arrow_forward:", shortcut="Right", type="primary", key="tour.next"

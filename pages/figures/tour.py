@@ -19,7 +19,7 @@ from pages.texts import Say
 from scoring.herd import Herd
 from scoring.model import FleetSnapshot, FloatArray, PoolHistory, PoolSnapshot, Role, pool_id
 
-SIZE: Final = 16
+SIZE: Final = 18
 """Letters of a figure for a room, pixels."""
 PAST_S: Final = 45.0
 AHEAD_S: Final = 30.0

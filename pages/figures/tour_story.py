@@ -57,9 +57,19 @@ class Race:
 
 
 def two_nodes(
-    fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tuple[str, str], t: Say, language: str
+    fleet: FleetSnapshot,
+    histories: Sequence[PoolHistory],
+    names: tuple[str, str],
+    t: Say,
+    language: str,
+    *,
+    is_short: bool = False,
 ) -> bytes:
-    """Return the two decode pools of the question as bars, with what the one number leaves out beside them."""
+    """
+    Return the two decode pools of the question as bars, with what the one number leaves out beside them.
+
+    `is_short`: there is room for two lines a bar only.
+    """
     by_id = {pool_id(item.last.worker_id, item.last.dp_rank): item for item in histories}
     pools = [pool for name in names for pool in fleet.pools if pool.pool_id == name]
     rows = [t("tour.node_a"), t("tour.node_b")][: len(pools)]
@@ -100,7 +110,7 @@ def two_nodes(
             note(
                 1.03,
                 row,
-                _beside(pool, by_id.get(pool.pool_id), fleet.at_s, t),
+                _beside(pool, by_id.get(pool.pool_id), fleet.at_s, t, is_short=is_short),
                 xanchor="left",
                 align="left",
                 font={"size": SIZE, "color": "@ink"},
@@ -109,14 +119,14 @@ def two_nodes(
     layout = frame(
         barmode="stack",
         yaxis={"autorange": "reversed", "showgrid": False, "tickfont": {"size": SIZE + 4, "color": "@ink"}},
-        xaxis={"range": [0, 1.72], "tickvals": [0, 0.5, 1], "tickformat": ".0%"},
+        xaxis={"range": [0, 1.8], "tickvals": [0, 0.5, 1], "tickformat": ".0%"},
         margin={"l": 8, "r": 8, "t": 34, "b": 24},
         annotations=notes,
     )
     return packed({"data": data, "layout": layout}, "two-nodes", pools, fleet.at_s, t, t("tour.node_alt"))
 
 
-def _beside(pool: PoolSnapshot, history: PoolHistory | None, at_s: float, t: Say) -> str:
+def _beside(pool: PoolSnapshot, history: PoolHistory | None, at_s: float, t: Say, *, is_short: bool) -> str:
     """Return what the number leaves out: how many run, whether the pool grows, what its link has to do."""
     slope = slope_per_s(history, at_s) if history is not None else None
     usable = pool.composition.usable_tokens.value
@@ -131,7 +141,7 @@ def _beside(pool: PoolSnapshot, history: PoolHistory | None, at_s: float, t: Say
     lines.append(
         t("tour.node_link_busy", amount=number.amount(travelling, "tokens")) if is_busy else t("tour.node_link_idle")
     )
-    return "<br>".join(lines)
+    return f"{lines[0]}, {lines[1]}<br>{lines[2]}" if is_short else "<br>".join(lines)
 
 
 def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t: Say) -> bytes:

@@ -1,0 +1,85 @@
+"""The tour on the running demo in a real browser: each step by the arrow keys, both themes, both sizes, no scroll."""
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+SIZES = ((1280, 720), (1920, 1080))
+DARK_PAPER = "rgb(14, 17, 23)"
+FIGURE = "document.querySelector('.kv-plot[data-ticks]')"
+SCENARIOS = ("calm", "calm", "same-share", "rush", "two-choices", "chain", "rush")
+
+
+def _overflow(page) -> int:
+    """Return how many pixels of the step are below the fold."""
+    return page.evaluate(
+        "() => { const m = document.querySelector('[data-testid=stMain]'); return m.scrollHeight - m.clientHeight }"
+    )
+
+
+def _step(page, number: int) -> None:
+    """Wait until a step stands there with its figure (the race may still be running)."""
+    page.get_by_text(f"Step {number} of 7").wait_for(timeout=60_000)
+    page.wait_for_function("() => !document.querySelector('[data-stale=true]')", timeout=60_000)
+    if number < 7:
+        page.wait_for_selector(".kv-plot[data-ticks]", timeout=60_000)
+
+
+def test_every_step_by_the_arrow_keys_in_both_themes_and_sizes(visit) -> None:
+    """Seven steps forward and one back; each sets its scenario, fits the screen, and draws in the theme's colours."""
+    page = visit("/tour", plots=1, width=1280, height=720)
+    titles = []
+    for number, scenario in enumerate(SCENARIOS, start=1):
+        _step(page, number)
+        page.get_by_text(f"scenario {scenario}").first.wait_for(timeout=60_000)
+        titles.append(page.locator("h1").first.inner_text())
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            for width, height in SIZES:
+                page.set_viewport_size({"width": width, "height": height})
+                page.wait_for_timeout(700)
+                assert _overflow(page) <= 4, (number, theme, width)
+            if number < 7:
+                ink = "#EEF2F7" if theme == "dark" else "#1B2430"
+                page.wait_for_function(f"(ink) => {FIGURE}._fullLayout.font.color === ink", arg=ink)
+        page.set_viewport_size({"width": 1280, "height": 720})
+        if number < 7:
+            page.keyboard.press("ArrowRight")
+    assert len(set(titles)) == 7
+    page.keyboard.press("ArrowLeft")
+    _step(page, 6)
+
+
+def test_the_figure_moves_and_the_link_opens_the_step(visit) -> None:
+    """A step is live: the next tick brings other figures; its address opens it for another viewer."""
+    page = visit("/tour?step=4", plots=1)
+    _step(page, 4)
+    before = page.evaluate(f"() => JSON.stringify({FIGURE}.data.map(d => d.y))")
+    page.wait_for_function(f"(before) => JSON.stringify({FIGURE}.data.map(d => d.y)) !== before", arg=before)
+    other = visit(f"/tour{page.evaluate('() => location.search')}&lang=zh", plots=1)
+    other.get_by_text("第 4 步").wait_for()
+    assert "踩踏" in other.locator("h1").first.inner_text()
+
+
+def test_the_guess_comes_before_the_terms(visit) -> None:
+    """Step 5: no terms before the guess; after it who is better, and the terms of both pools."""
+    page = visit("/tour?step=5", plots=1)
+    _step(page, 5)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('button')].some(b => b.innerText.trim() === 'D-A' && !b.disabled)",
+        timeout=120_000,
+    )
+    assert page.locator(".kv-plot[data-ticks]").count() == 1
+    page.get_by_role("button", name="D-A").click()
+    page.wait_for_function("() => document.querySelector('h1').innerText.includes('it goes to')", timeout=60_000)
+    page.wait_for_function("() => document.querySelectorAll('.kv-plot[data-ticks]').length === 2")
+    page.get_by_text("You said D-A").wait_for()
+
+
+def test_the_race_ends_with_numbers(visit) -> None:
+    """Step 7: the simulation runs now and ends with three figures; the link leads to the page that explores it."""
+    page = visit("/tour?step=7", plots=0)
+    page.wait_for_selector(".kv-plot[data-ticks]", timeout=240_000)
+    assert page.locator("[data-testid=stMetricValue]").count() == 3
+    page.get_by_role("button", name="Explore: Replay").click()
+    page.wait_for_url("**/replay**")
