@@ -203,7 +203,8 @@ def step(
     is_begun = _is_begun(state, at_s, settings)
     is_thin = state.lights[0].is_lit or (risk.headroom_tokens is not None and risk.headroom_tokens <= 0)
     normal = state.normal(settings.learn_least_s)
-    found = signs(pool, at, risk, normal, is_thin=is_thin, is_begun=is_begun)
+    is_retracted = state.light(Stage.RETRACTION).is_lit
+    found = signs(pool, at, risk, normal, is_thin=is_thin, is_begun=is_begun, is_retracted=is_retracted)
     lights = tuple(
         _lit(light, sign, at_s, settings, events, pool.pool_id) for light, sign in zip(state.lights, found, strict=True)
     )

@@ -317,19 +317,27 @@ class _Past:
 
 
 def signs(
-    pool: PoolSnapshot, at: Look, risk: PoolRisk, normal: Normal, *, is_thin: bool, is_begun: bool
+    pool: PoolSnapshot,
+    at: Look,
+    risk: PoolRisk,
+    normal: Normal,
+    *,
+    is_thin: bool,
+    is_begun: bool,
+    is_retracted: bool,
 ) -> tuple[Sign, ...]:
     """
     Return one sign a stage, in order.
 
     `is_thin`: headroom is thin, so that queues and evictions are its doing. `is_begun`: admission stalls or work is
-    retracted, or was a moment ago, so that repeated work, slow release and long tails are the chain's doing.
+    retracted, or was a moment ago, so that repeated work, slow release and long tails are the chain's doing. `is_retracted`: work is retracted,
+    so that a slow step may be repeated work.
     """
     return (
         _thin(risk),
         _stalls(pool, at, normal, is_near=is_thin or is_begun),
         _retraction(at, normal, is_thin=is_thin),
-        _recompute(at, is_near=is_begun),
+        _recompute(at, is_near=is_begun, is_retracted=is_retracted),
         _slow(pool, at, normal, is_near=is_begun),
         _tail(at, normal, is_near=is_begun),
     )
@@ -380,7 +388,7 @@ def _retraction(at: Look, normal: Normal, *, is_thin: bool) -> Sign:
     return Sign(stage=stage, is_seen=False, value=0.0, threshold=0.0, text="nothing retracted")
 
 
-def _recompute(at: Look, *, is_near: bool) -> Sign:
+def _recompute(at: Look, *, is_near: bool, is_retracted: bool) -> Sign:
     stage = Stage.RECOMPUTE
     for value, words in (
         (at.recomputed_tokens_per_s, "tokens/s to compute again"),
@@ -392,7 +400,7 @@ def _recompute(at: Look, *, is_near: bool) -> Sign:
     if at.step_s is not None and at.expected_step_s is not None:
         limit = STEP_RATIO * at.expected_step_s
         text = f"step {at.step_s * 1e3:.1f} ms; its own past gives {at.expected_step_s * 1e3:.1f} ms at this batch"
-        is_seen = is_near and at.step_s > limit
+        is_seen = is_retracted and at.step_s > limit
         return Sign(stage=stage, is_seen=is_seen, value=at.step_s, threshold=limit, text=text)
     if at.recomputed_tokens_per_s is None and at.load_back_tokens_per_s is None:
         return Sign(stage=stage, is_seen=None, text="the source reports no recomputed or reloaded tokens")
