@@ -330,8 +330,8 @@ def signs(
     Return one sign a stage, in order.
 
     `is_thin`: headroom is thin, so that queues and evictions are its doing. `is_begun`: admission stalls or work is
-    retracted, or was a moment ago, so that repeated work, slow release and long tails are the chain's doing. `is_retracted`: work is retracted,
-    so that a slow step may be repeated work.
+    retracted, or was a moment ago, so that repeated work, slow release and long tails are the chain's doing.
+    `is_retracted`: work is retracted, so that a slow step may be repeated work.
     """
     return (
         _thin(risk),
