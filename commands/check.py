@@ -23,8 +23,10 @@ from collectors.addresses import base_url, safe_url
 from collectors.discovery import Target
 from collectors.engines import ENGINES, identify
 from collectors.engines.contract import Answer, NotUnderstood
-from collectors.exchange import REACHED_KINDS
+from collectors.engines.numbers import as_mapping, decode_json
+from collectors.exchange import REACHED_KINDS, ask
 from collectors.poll_types import PollLimits, SourceDetail
+from collectors.prometheus_api import QUERY_PATH
 from collectors.settings import read_secret
 from collectors.transport import FleetTransport
 from collectors.worker_poll import WorkerPoll
@@ -139,6 +141,7 @@ async def check_url(
     ends_at = loop.time() + seconds
     samples: dict[int, list[PoolReading]] = {}
     detail: SourceDetail | None = None
+    is_prometheus = False
     try:
         while True:
             began = loop.time()
@@ -149,6 +152,8 @@ async def check_url(
             if began + INTERVAL_S > ends_at:
                 break
             await asyncio.sleep(max(0.0, began + INTERVAL_S - loop.time()))
+        if result.poll.error_kind == "engine-unknown":
+            is_prometheus = await _is_prometheus(url, way, timeout_s)
     finally:
         await way.aclose()
     poll = result.poll
@@ -167,6 +172,9 @@ async def check_url(
         checked.findings = (
             Finding(code=poll.error_kind, text=poll.detail or poll.error_kind, severity=Severity.ERROR),
         )
+        if is_prometheus:
+            text = "This is a Prometheus-compatible server, no worker: name it in the fleet file under [prometheus]."
+            checked.findings += (Finding(code="prometheus-server", text=text, severity=Severity.INFO),)
         checked.exit_status = (
             EXIT_NOT_UNDERSTOOD
             if poll.error_kind in REACHED_KINDS or poll.state is SourceState.UNAUTHORISED
@@ -176,6 +184,16 @@ async def check_url(
     checked.exit_status = EXIT_UNDERSTOOD
     checked.first = {rank: readings[0] for rank, readings in samples.items() if len(readings) > 1}
     return _judged(checked, [history_of(readings) for readings in samples.values()], time.time(), poll.state)
+
+
+async def _is_prometheus(url: str, way: httpx.AsyncBaseTransport, timeout_s: float) -> bool:
+    """Say whether the server at `url` answers an instant query; asked without a token, which is the worker's."""
+    timeout = {"connect": timeout_s, "read": timeout_s, "write": timeout_s, "pool": None}
+    request = httpx.Request("GET", f"{url}{QUERY_PATH}?query=up", extensions={"timeout": timeout})
+    ends_at = asyncio.get_running_loop().time() + timeout_s
+    answer = await ask(way, request, max_bytes=MAX_BODY_BYTES, deadline_at=ends_at)
+    said = as_mapping(decode_json(answer.body)) if isinstance(answer, Answer) else {}
+    return said.get("status") in ("success", "error") and ("data" in said or "errorType" in said)
 
 
 def check_files(paths: Sequence[Path]) -> Checked:

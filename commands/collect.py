@@ -90,6 +90,9 @@ def line(before: RuntimeStats, now: RuntimeStats, runtime: Runtime) -> str:
         parts.append(f"cycle {now.median_duration_s * 1000:.0f} ms")
     if now.median_store_s is not None:
         parts.append(f"store {now.median_store_s * 1000:.0f} ms")
+    lists = runtime.lists()
+    if broken := [each for each in lists if each.error]:
+        parts.append(f"{len(broken)} of {len(lists)} lists not read ({broken[0].source}: {broken[0].error[:160]})")
     if now.store_problem:
         parts.append(now.store_problem)
     if now.problem_count > before.problem_count and now.problems:

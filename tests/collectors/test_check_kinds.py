@@ -151,3 +151,19 @@ def test_requests_that_wait_need_something() -> None:
     (pool,) = as_json(check_files([PAYLOADS / "sglang" / "cases" / "P18" / "a.2.json"]))["pools"]
     assert pool["waiting_count"]["value"] == 24
     assert (pool["queued_tokens"]["value"], pool["queued_tokens"]["provenance"]) == (None, "unknown")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"status":"success","data":{"resultType":"vector","result":[]}}',
+        b'{"status":"error","errorType":"bad_data","error":"no"}',
+    ],
+)
+def test_a_prometheus_server_is_told_from_a_stranger(serve, capsys, body: bytes) -> None:
+    """A server that answers instant queries is no worker: not understood, with the section it belongs in."""
+    status, said = run(capsys, serve(lambda path: (200, body, {}) if "/api/v1/query" in path else (404, b"", {})))
+    assert status == 1
+    assert [found["code"] for found in said["findings"]] == ["engine-unknown", "prometheus-server"]
+    status, said = run(capsys, serve(lambda _: (404, b"", {})))
+    assert [found["code"] for found in said["findings"]] == ["engine-unknown"]

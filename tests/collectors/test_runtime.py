@@ -484,6 +484,18 @@ def test_collect_prints_its_lines_and_ends_in_order_when_told(fleet: FakeFleet, 
         assert store.cycle_stats(0.0, time.time() + 1).cycle_count >= 3
 
 
+def test_collect_says_which_list_cannot_be_read(tmp_path: Path) -> None:
+    """Discovery that fails is told in the line with the list and the reason, and does not end the collector."""
+    file = tmp_path / "fleet.toml"
+    file.write_text("[discovery]\nfile_sd = ['none.json']\nhttp_sd = ['http://127.0.0.1:9/sd']\n")
+    process = _collect(file, "--every-s", "1", "--seconds", "3")
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    last = [line for line in out.splitlines() if "workers answer" in line][-1]
+    assert "2 of 2 lists not read (" in last
+    assert "none.json" in last or "127.0.0.1:9" in last
+
+
 def test_collect_says_what_is_wrong_and_ends_with_its_status(tmp_path: Path) -> None:
     """A bad fleet file: status 3 with every problem. A held store: status 1, one sentence, no traceback."""
     bad = tmp_path / "bad.toml"
