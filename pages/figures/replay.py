@@ -267,13 +267,11 @@ def pareto(body: Body, t: Say) -> Figure:
         data.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers" if len(rows) > 1 else "markers+text",
+                "mode": "lines+markers",
                 "name": number.plain(policy),
                 "x": [row[0] for row in rows],
                 "y": [row[1] for row in rows],
                 "text": [number.plain(row[2]) for row in rows],
-                "textposition": "middle right",
-                "cliponaxis": False,
                 "customdata": [row[2] for row in rows],
                 "marker": {"size": 11, "color": color},
                 "line": {"color": color, "dash": dash, "width": 1.5},
@@ -292,13 +290,15 @@ def pareto(body: Body, t: Say) -> Figure:
             "hoverinfo": "skip",
         }
     )
-    # One point in the middle of nothing says little: the axis begins at a sensible distance from the points.
+    # Policies that differ by a token a second must not look far apart: the axis spans a tenth of their mean at least.
+    low, high = min((x for x, _ in points), default=0.0), max((x for x, _ in points), default=1.0)
+    margin = max(0.15 * (high - low), 0.05 * (high + low) / 2.0 - (high - low) / 2.0, 1e-9)
     layout = theme.layout(
         height=320,
         title=t("replay.pareto_title"),
-        xaxis={"title": {"text": t("replay.axis_throughput")}},
+        xaxis={"title": {"text": t("replay.axis_throughput")}, "range": [low - margin, high + margin]},
         yaxis={"title": {"text": t("replay.axis_ttft_p99")}, "ticksuffix": "s", "rangemode": "tozero"},
-        margin={"l": 8, "r": 90, "t": 64, "b": 40},
+        margin={"l": 8, "r": 12, "t": 64, "b": 40},
     )
     return {"data": data, "layout": layout}
 
