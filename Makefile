@@ -18,6 +18,8 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@# uv compiles nothing: where byte code may not be written later, every start would compile it all again.
+	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import app, commands.demo"
 	@touch $(STAMP)
 
 demo: setup ## Serve the dashboard on 127.0.0.1:8501 with the demo fleet running.
