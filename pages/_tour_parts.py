@@ -158,6 +158,8 @@ def choice(fleet: FleetSnapshot) -> None:
         st.info(t("tour.needs"))
         return
     rank = case_rank(fleet, names)
+    if rank and not all(decision.terms for decision in both_decided(fleet, names)):
+        rank = 1 if any(decision.terms for decision in both_decided(fleet, names)) else 0
     kept_rank, case = st.session_state.get("tour.case", (0, None))
     if rank and rank >= kept_rank:
         case = fleet
@@ -175,7 +177,7 @@ def choice(fleet: FleetSnapshot) -> None:
             st.caption(t("tour.building", after=number.duration(10.0)))
         return
     node, moment = guess
-    decided = context.shared("tour.decided", moment.at_s, names, lambda: [decided_for(moment, name) for name in names])
+    decided = both_decided(moment, names)
     better = min(range(2), key=lambda place: (cost_of(decided[place]), place))
     at = number.clock(moment.at_s)
     head(t("tour.title_chose", node=nodes[better]), t("tour.text_chose", guess=node, node=nodes[better], at=at))
@@ -189,10 +191,18 @@ def choice(fleet: FleetSnapshot) -> None:
     )
     with st.container(key="tour_terms"):
         context.draw(payload, key="tour.terms")
-    for label, decision in zip(nodes, decided, strict=True):
-        if not decision.terms:
-            reason = decision.rejections[0].reason if decision.rejections else t("common.unknown")
-            st.caption(f"{label}: {number.markdown(reason)}")
+    refused = [
+        f"{label}: {number.markdown(next((each.reason for each in decision.rejections), t('common.unknown')), 160)}"
+        for label, decision in zip(nodes, decided, strict=True)
+        if not decision.terms
+    ]
+    if refused:
+        st.caption(" · ".join(refused))
+
+
+def both_decided(fleet: FleetSnapshot, names: tuple[str, str]) -> list[Decision]:
+    """Return the joint decision for each of two pools as the only one that decodes; made once a tick."""
+    return context.shared("tour.decided", fleet.at_s, names, lambda: [decided_for(fleet, name) for name in names])
 
 
 def decided_for(fleet: FleetSnapshot, name: str) -> Decision:
@@ -265,7 +275,7 @@ def joint(fleet: FleetSnapshot) -> None:
     """Draw the race of two policies."""
     t = context.say()
     state = racing.RACER.state(fleet, again=bool(st.session_state.pop("tour.race_again", False)))
-    text = t("tour.text_joint", requests=state.request_count or t("common.unknown"))
+    text = t("tour.text_joint", requests=state.request_count or "…")
     if state.problem:
         head(t("tour.title_joint"), text)
         st.warning(t("tour.race_failed", reason=number.markdown(state.problem)))
@@ -282,7 +292,8 @@ def joint(fleet: FleetSnapshot) -> None:
     key = "same" if not told.is_told else "better" if (told.difference or 0.0) > 0 else "worse"
     share, other = (number.share(report.goodput_ratio, t("common.unknown")) for report in (better, low))
     head(t(f"tour.race_{key}", share=share, other=other), text)
-    reveal_s, race = racing.RACER.reveal_s(state), state.outcome.race
+    since_s = st.session_state.setdefault("tour.race_since", time.monotonic())
+    reveal_s, race = racing.reveal_s(state.outcome.race, time.monotonic() - since_s), state.outcome.race
     words = {
         racing.LOW: t("tour.race_low"),
         racing.COUNTED: t("tour.race_counted"),
@@ -314,10 +325,10 @@ STEPS: Final = (
     Step(word="phases", scenario="calm", page="fleet", draw=phases, query={}),
     Step(word="number", scenario="calm", page="fleet", draw=one_number, query={"role": "prefill"}),
     Step(word="share", scenario="same-share", page="worker", draw=same_share, query={"pool": SHARES[0]}),
-    Step(word="stampede", scenario="rush", page="what_if", draw=stampede, query={}),
+    Step(word="stampede", scenario="calm", page="what_if", draw=stampede, query={}),
     Step(word="choice", scenario="two-choices", page="what_if", draw=choice, query={}),
     Step(word="chain", scenario="chain", page="saturation", draw=chain, query={}),
-    Step(word="joint", scenario="rush", page="replay", draw=joint, query={}),
+    Step(word="joint", scenario="calm", page="replay", draw=joint, query={}),
 )
 
 
@@ -339,10 +350,12 @@ def enter(place: int, *, again: bool = False) -> None:
     if st.session_state.get("tour.entered") == place and not again:
         return
     st.session_state["tour.entered"] = place
-    for name in ("tour.guess", "tour.case"):
+    for name in ("tour.guess", "tour.case", "tour.race_since"):
         st.session_state.pop(name, None)
-    if STEPS[place].word == "joint":
-        st.session_state["tour.race_again"] = True
+    # The race is run while the step before is told, so that nobody waits for it.
+    st.session_state["tour.race_again"] = STEPS[place].word == "joint" and again
+    if STEPS[place].word == "chain":
+        racing.RACER.state(context.snapshot(), again=True)
     known = demo_state()
     if known is None or STEPS[place].scenario not in known.scenarios:
         return

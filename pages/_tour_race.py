@@ -7,7 +7,6 @@ One race a server, shared by its viewers: a second viewer of the step sees the o
 
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -87,22 +86,19 @@ class RaceState:
         request_count: Requests of one run, 0 until they are drawn.
         progress_ratio: Share of the work done, 0 to 1.
         outcome: None until it is over.
-        done_at_s: Steady clock when it was over.
         problem: Why it could not run, "" when it can.
     """
 
     request_count: int = 0
     progress_ratio: float = 0.0
     outcome: Outcome | None = None
-    done_at_s: float = 0.0
     problem: str = ""
 
 
 class Racer:
     """Runs at most one race at a time. Thread-safe."""
 
-    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
-        self._steady = steady
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state: RaceState | None = None
         self._thread: threading.Thread | None = None
@@ -127,12 +123,6 @@ class Racer:
         if thread is not None:
             thread.join(timeout_s)
 
-    def reveal_s(self, state: RaceState) -> float:
-        """Return up to which second of the run a finished race is drawn now."""
-        if state.outcome is None:
-            return 0.0
-        return float(state.outcome.race.at_s[-1]) * min(1.0, (self._steady() - state.done_at_s) / REVEAL_S)
-
     def _set(self, **changes: Any) -> None:
         with self._lock:
             self._state = replace(self._state or RaceState(), **changes)
@@ -156,7 +146,7 @@ class Racer:
             elif kind == "progress":
                 self._set(progress_ratio=min(max(value, 0.0), 1.0))
             elif kind == "done":
-                self._set(outcome=value, progress_ratio=1.0, done_at_s=self._steady())
+                self._set(outcome=value, progress_ratio=1.0)
             else:
                 self._set(problem=str(value))
             if kind in ("done", "failed"):
@@ -238,6 +228,11 @@ def curves(comparison: Comparison, points: int = 120) -> Race:
         late = np.sort(result.requests.arrival_s[~is_good(result, TELEMETRY.slo_classes)])
         missed[name] = np.searchsorted(late, at_s, side="right").astype(np.float64)
     return Race(at_s=at_s, missed=missed, names=(LOW, COUNTED, JOINT))
+
+
+def reveal_s(race: Race, since_s: float) -> float:
+    """Return up to which second of the run a race is drawn, so long after a viewer first saw it finished."""
+    return float(race.at_s[-1]) * min(1.0, since_s / REVEAL_S)
 
 
 RACER: Final = Racer()

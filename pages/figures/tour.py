@@ -432,9 +432,8 @@ def stampede(fleet: FleetSnapshot, plain: Herd, careful: Herd, t: Say) -> bytes:
 
 
 def _herd_words(herd: Herd, t: Say) -> str:
-    return t(
-        "tour.herd_result", share=number.share(herd.worst_ratio), spread=pools_hit(herd), refused=herd.refused_count
-    )
+    words = t("tour.herd_result", share=number.share(herd.worst_ratio), spread=pools_hit(herd))
+    return words + (t("tour.herd_refused", count=herd.refused_count) if herd.refused_count else "")
 
 
 def pools_hit(herd: Herd) -> int:

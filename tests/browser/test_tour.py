@@ -7,7 +7,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 SIZES = ((1280, 720), (1920, 1080))
 DARK_PAPER = "rgb(14, 17, 23)"
 FIGURE = "document.querySelector('.kv-plot[data-ticks]')"
-SCENARIOS = ("calm", "calm", "same-share", "rush", "two-choices", "chain", "rush")
+SCENARIOS = ("calm", "calm", "same-share", "calm", "two-choices", "chain", "calm")
 
 
 def _overflow(page) -> int:

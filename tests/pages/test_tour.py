@@ -153,7 +153,7 @@ def test_a_step_sets_its_scenario_once_and_again_when_restarted(watch, fleet_of_
     app.button(key="tour.restart").click().run()
     assert demo.posts == ["same-share", "same-share"]
     app.button(key="tour.next").click().run()
-    assert demo.posts[-1] == "rush"
+    assert demo.posts[-1] == "calm"
 
 
 def test_only_loopback_is_ever_asked_for_a_demo() -> None:
@@ -315,6 +315,8 @@ def test_a_race_judges_every_request_of_every_policy(fleet_of_demo, monkeypatch)
         assert report.arrived_count == counts[0]
         assert np.all(np.diff(missed) >= 0)
         assert missed[-1] == pytest.approx(report.arrived_count * (1.0 - report.goodput_ratio))
+    assert racing.reveal_s(outcome.race, 0.0) == 0.0
+    assert racing.reveal_s(outcome.race, 1e6) == outcome.race.at_s[-1]
     # What differs beside the policy is told, not hidden.
     assert any("is_leasing" in text for text in comparison.varied)
     fleet = FleetSnapshot(at_s=0.0, pools=())
@@ -352,4 +354,3 @@ def test_a_failed_race_is_a_sentence(fleet_of_demo) -> None:
     racer.wait(60.0)
     state = racing.Racer.state(racer, FleetSnapshot(at_s=0.0, pools=()))
     assert "no pool of known capacity" in state.problem
-    assert racer.reveal_s(state) == 0.0
