@@ -213,8 +213,8 @@ def _note(rank: int, usage: float | None, kv_ranks: list[int]) -> Finding:
     if not kv_ranks:
         return Finding(
             code="no-kv-series",
-            text="This Dynamo worker exports no KV or batch series (prefill workers do not): only its finished "
-            "requests are known. The frontend's view of it is the only other source.",
+            text="This Dynamo worker exports no KV or batch series (prefill workers never do, others not before their "
+            "first request): only its finished requests are known. The frontend's view of it is the only other source.",
             severity=Severity.INFO,
         )
     shown = f"{usage:.1%} is" if usage is not None else "Usage is"
