@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ INSTALLED = Path(os.environ.get("KVSCOPE_ENGINES", Path.home() / ".cache" / "kvs
 KIT = Path(os.environ.get("KVSCOPE_SHARED", ROOT.parent / "shared")) / "engines"
 START_LIMIT_S = float(os.environ.get("ENGINES_TIMEOUT", "600"))
 """For one server to be ready: 40 to 90 s on a quiet machine with two cores, several times that on a busy one."""
+LOAD_DRAIN_S = 240.0
+"""For the requests under way when a load ends: 12 to 24 s seen on a busy machine."""
+WATCH_START_S = 90.0
+QUIET_BEFORE_S = 2.0
 ENVIRONMENTS = ("sglang", "smg", "router", "vllm", "dynamo")
 
 
@@ -122,10 +127,52 @@ class Kit:
         self._clients.append(client)
         return client
 
-    def watch(self, out: Path, seconds: float, urls: Sequence[str], *more: str) -> subprocess.Popen[str]:
-        """Begin to watch these servers with KVScope's own runtime and with a witness; see `watch.py`."""
+    def watch(
+        self,
+        folder: Path,
+        *,
+        load_url: str,
+        load_s: float,
+        clients: int,
+        workers: Sequence[str] = (),
+        witnesses: Sequence[str] = (),
+        router: str | None = None,
+        quiet_s: float = 10.0,
+    ) -> None:
+        """
+        Watch these servers with KVScope's own runtime and with a witness, before, under and after a load.
+
+        Args:
+            folder: Where `watch.py` leaves what it saw; `load.json` beside it is the load client's summary.
+            load_url: Where the chat requests go.
+            load_s: For how long requests are begun; those under way are then let finish.
+            clients: Requests that exist at a time.
+            workers: NAME=URL of what the runtime polls.
+            witnesses: What the witness asks.
+            router: smg or sglang-router through which workers are found.
+            quiet_s: How long to go on watching after the last request.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("started", "stop"):
+            (folder / name).unlink(missing_ok=True)
         program = str(Path(__file__).with_name("watch.py"))
-        return self.inside(sys.executable, program, "--out", str(out), "--seconds", f"{seconds:g}", *more, *urls)
+        more = [word for url in witnesses for word in ("--witness", url)]
+        more += ["--router", router] if router is not None else []
+        longest_s = load_s + LOAD_DRAIN_S + quiet_s
+        watching = self.inside(
+            sys.executable, program, "--out", str(folder), "--seconds", f"{longest_s:g}", *more, *workers
+        )
+        end = time.monotonic() + WATCH_START_S
+        while not (folder / "started").exists() and watching.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        if not (folder / "started").exists():
+            pytest.fail(f"the watch did not begin:\n{finished(watching, 1.0)}")
+        time.sleep(QUIET_BEFORE_S)
+        summary = summary_of(finished(self.load(load_url, load_s, clients), load_s + LOAD_DRAIN_S))
+        (folder / "load.json").write_text(json.dumps(summary))
+        time.sleep(quiet_s)
+        (folder / "stop").touch()
+        finished(watching, WATCH_START_S)
 
 
 def finished(process: subprocess.Popen[str], timeout_s: float) -> str:

@@ -17,7 +17,7 @@ import pytest
 from scoring.evidence import committed_ratio
 from scoring.geometry import kv_geometry
 from scoring.model import PoolSnapshot, Provenance, Role, SourceState
-from tests.peers.kit import KIT, Kit, finished, summary_of
+from tests.peers.kit import KIT, Kit
 from tests.peers.seen import Body, Judged, Seen, bracket
 from tests.peers.sglang_rows import COUNTERS, assert_is_row
 
@@ -28,7 +28,6 @@ PREFILL, DECODE = ("127.0.0.1:32001", "127.0.0.1:32003"), ("127.0.0.1:32002", "1
 WORKERS = (*PREFILL, *DECODE)
 USABLE_TOKENS = 12000
 RESERVED_TOKENS = 512
-WATCH_S = 100.0
 LOAD_S = 50.0
 CLIENTS = 48
 
@@ -37,11 +36,15 @@ def _watch(kit: Kit, folder: Path) -> None:
     kit.need("sglang", "smg", is_namespaced=True)
     kit.up("pd-cluster", PD_PREFILL_TOKENS=str(USABLE_TOKENS), PD_DECODE_TOKENS=str(USABLE_TOKENS))
     asked = [f"http://{worker}/v1/loads" for worker in WORKERS] + [f"{ROUTER}/get_loads", f"{ROUTER}/workers"]
-    witnesses = [word for url in asked for word in ("--witness", url)]
-    watching = kit.watch(folder, WATCH_S, [], "--router", ROUTER, *witnesses)
-    load = kit.load(ROUTER, LOAD_S, CLIENTS)
-    (folder / "load.json").write_text(json.dumps(summary_of(finished(load, LOAD_S + 240.0))))
-    finished(watching, WATCH_S + 120.0)
+    kit.watch(
+        folder,
+        load_url=ROUTER,
+        load_s=LOAD_S,
+        clients=CLIENTS,
+        witnesses=asked,
+        router=ROUTER,
+        quiet_s=20.0,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ Three opinions meet: what the runtime stored and judged, the very bodies it was 
 witness that asked the same engine at other moments on connections of its own. Run by `make test-peers`.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from collectors.store import open_store
 from scoring.model import PoolSnapshot, Provenance, Role, SourceState
-from tests.peers.kit import Kit, finished, free_port, summary_of
+from tests.peers.kit import Kit, free_port
 from tests.peers.seen import Body, Seen, bracket
 from tests.peers.sglang_rows import COUNTERS, assert_is_row
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.peer
 
 RANKS = (0, 1)
 USABLE_TOKENS = 8000
-WATCH_S = 75.0
+HISTORY_S = 900.0
 LOAD_S = 55.0
 CLIENTS = 64
 POOLS = tuple(f"real/{rank}" for rank in RANKS)
@@ -34,11 +33,8 @@ def _watch(kit: Kit, folder: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     kit.up("sglang", "--dp", "2", str(port), SGLANG_TOKENS=str(USABLE_TOKENS))
-    witnesses = [word for path in ("/v1/loads", "/metrics") for word in ("--witness", url + path)]
-    watching = kit.watch(folder, WATCH_S, [f"real={url}"], *witnesses)
-    load = kit.load(url, LOAD_S, CLIENTS)
-    (folder / "load.json").write_text(json.dumps(summary_of(finished(load, LOAD_S + 180.0))))
-    finished(watching, WATCH_S + 120.0)
+    witnesses = [url + path for path in ("/v1/loads", "/metrics")]
+    kit.watch(folder, load_url=url, load_s=LOAD_S, clients=CLIENTS, workers=[f"real={url}"], witnesses=witnesses)
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +253,7 @@ def test_what_the_store_keeps_is_what_the_engine_said(seen: Seen, url: str) -> N
     end_s = seen.judged[-1].fleet.at_s + 1.0
     store = open_store(seen.folder / "kvscope.duckdb")
     try:
-        histories = {h.last.dp_rank: h for h in store.latest_histories(end_s, WATCH_S + 600.0)}
+        histories = {h.last.dp_rank: h for h in store.latest_histories(end_s, HISTORY_S)}
     finally:
         store.close()
     bodies = seen.answers[f"{url}/v1/loads"]

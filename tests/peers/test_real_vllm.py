@@ -5,7 +5,6 @@ vLLM's ratio is of 199 blocks (block 0 is its null block), its free queue holds 
 no time of its own. Run by `make test-peers`.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +12,14 @@ import pytest
 
 from collectors.store import open_store
 from scoring.model import PoolSnapshot, Provenance, Role, SourceState
-from tests.peers.kit import Kit, finished, free_port, summary_of
+from tests.peers.kit import Kit, free_port
 from tests.peers.seen import Body, Seen, bracket
 
 pytestmark = pytest.mark.peer
 
 BLOCKS, BLOCK_TOKENS = 200, 32
 USABLE_TOKENS = (BLOCKS - 1) * BLOCK_TOKENS
-WATCH_S = 55.0
+HISTORY_S = 900.0
 LOAD_S = 35.0
 CLIENTS = 24
 
@@ -43,10 +42,14 @@ def _watch(kit: Kit, folder: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     kit.up("vllm", str(port))
-    watching = kit.watch(folder, WATCH_S, [f"real={url}"], "--witness", f"{url}/metrics")
-    load = kit.load(url, LOAD_S, CLIENTS)
-    (folder / "load.json").write_text(json.dumps(summary_of(finished(load, LOAD_S + 180.0))))
-    finished(watching, WATCH_S + 120.0)
+    kit.watch(
+        folder,
+        load_url=url,
+        load_s=LOAD_S,
+        clients=CLIENTS,
+        workers=[f"real={url}"],
+        witnesses=[f"{url}/metrics"],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +169,7 @@ def test_what_the_store_keeps_is_what_the_engine_said(seen: Seen, url: str) -> N
     """Read back from DuckDB, every poll carries the engine's own usage and preemptions; none is missing."""
     store = open_store(seen.folder / "kvscope.duckdb")
     try:
-        (history,) = store.latest_histories(seen.judged[-1].fleet.at_s + 1.0, WATCH_S + 600.0)
+        (history,) = store.latest_histories(seen.judged[-1].fleet.at_s + 1.0, HISTORY_S)
     finally:
         store.close()
     assert len(seen.answers[url]) - 1 <= len(history.at_s) <= len(seen.answers[url])

@@ -3,6 +3,8 @@ Watch real engines for a while, and keep everything that is needed to judge KVSc
 
     python tests/peers/watch.py --out FOLDER --seconds 60 [--router URL] [--witness URL/PATH ...] NAME=URL ...
 
+It ends after so many seconds, or earlier when a file FOLDER/stop appears; FOLDER/started says that it polls.
+
 KVScope's own runtime polls the workers each second over its own transport into DuckDB. A witness of its own (standard
 library, its own connections, no code of KVScope's) asks the same engines at its own moments. FOLDER then holds
 
@@ -162,7 +164,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     answers, judged, seen = (Lines(args.out / f"{name}.jsonl") for name in ("answers", "judged", "witness"))
     workers = dict(item.split("=", 1) for item in args.workers)
-    settings = _settings(args.out, workers, args.router, max(900.0, args.seconds + 60.0))
+    settings = _settings(args.out, workers, args.router, 900.0)
     runtime = Runtime(settings, transport=lambda: KeepingTransport(answers))
 
     def hook(fleet: FleetSnapshot) -> None:
@@ -183,7 +185,10 @@ def main() -> None:
     try:
         for witness in witnesses:
             witness.start()
-        time.sleep(args.seconds)
+        (args.out / "started").touch()
+        end = time.monotonic() + args.seconds
+        while time.monotonic() < end and not (args.out / "stop").exists():
+            time.sleep(0.2)
     finally:
         stop.set()
         stats = runtime.cycle_stats()
