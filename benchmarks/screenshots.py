@@ -41,6 +41,7 @@ class Picture:
         height: Pixels; 0 takes the whole page.
         warm_s: Seconds the demo runs first.
         until: Text to wait for on the page, since a slow machine makes seconds mean little.
+        has_figure: Wait for a drawn figure too.
     """
 
     name: str
@@ -49,17 +50,28 @@ class Picture:
     height: int = 900
     warm_s: float = 60.0
     until: str = ""
+    has_figure: bool = True
 
 
 _FULL = ("--scenario", "saturation", "--seed", "7")
 _LOSS = ("--scenario", "node-loss", "--seed", "7")
 _REAL = ("--recording", str(RECORDING), "--at-end", "loop")
 
+_CALM = ("--scenario", "calm", "--seed", "7")
+
 PICTURES = (
+    Picture("home", _CALM, "/", 1000, warm_s=30.0),
+    Picture("glossary", _CALM, "/glossary", 1000, has_figure=False),
+    Picture("tour", _CALM, "/tour?step=4", 810, until="scenario calm"),
+    Picture("tour-choice", _CALM, "/tour?step=5", 810, until="answers being written"),
+    Picture("tour-chain", _CALM, "/tour?step=6", 810, until="the alarm came"),
+    Picture("saturation", _FULL, "/saturation", 1400),
+    Picture("calibration", _FULL, "/calibration", 1400),
+    Picture("replay", _FULL, "/replay", 1000, has_figure=False),
     Picture("fleet", _FULL, "/fleet", 1240, warm_s=125.0),
     Picture("fleet-share-zh", _FULL, "/fleet?unit=share&order=committed&lang=zh", 900),
     Picture("worker", _FULL, "/worker?pool=decode-2/0&range=5m", 1500),
-    Picture("sources", _FULL, "/sources", 0),
+    Picture("sources", _FULL, "/sources", 0, has_figure=False),
     Picture("what-if", _FULL, "/what_if", 1400),
     Picture("fleet-node-lost", _LOSS, "/fleet?role=decode&unit=bytes", 900, 20.0, "connect-refused"),
     Picture("fleet-real-2p2d", _REAL, "/fleet", 0, 30.0, "decode-room-holds-prefill"),
@@ -109,7 +121,7 @@ def shoot(browser: Any, base: str, picture: Picture, theme: str, folder: Path) -
     page = browser.new_page(viewport={"width": WIDTH, "height": picture.height or 1000}, color_scheme=theme)
     page.goto(f"{base}{picture.path}")
     page.wait_for_selector("h1", timeout=120_000)
-    if "sources" not in picture.path:
+    if picture.has_figure:
         page.wait_for_selector(".kv-plot[data-ticks]", timeout=120_000)
     if picture.until:
         page.get_by_text(picture.until).first.wait_for(timeout=300_000)
