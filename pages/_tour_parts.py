@@ -356,7 +356,7 @@ def enter(place: int, *, again: bool = False) -> None:
     st.session_state["tour.race_again"] = STEPS[place].word == "joint" and again
     if STEPS[place].word == "chain":
         racing.RACER.state(context.snapshot(), again=True)
-    known = demo_state()
+    known = control().state()  # not the shared one: it may be of the scenario before.
     if known is None or STEPS[place].scenario not in known.scenarios:
         return
     if known.scenario == STEPS[place].scenario == "calm":

@@ -14,7 +14,7 @@ def test_it_is_one_click_from_a_page_and_finds_a_word(visit) -> None:
     page.wait_for_url("**/glossary**")
     page.get_by_label("Find").fill("safety reserve")
     page.get_by_label("Find").press("Enter")
-    page.wait_for_function("() => location.search.includes('term=safety+reserve')")
+    page.wait_for_function("() => new URLSearchParams(location.search).get('term') === 'safety reserve'")
     page.get_by_text("safety_reserve").first.wait_for()
     page.wait_for_function("() => ![...document.querySelectorAll('code')].some(c => c.innerText === 'lease')")
 
