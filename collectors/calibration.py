@@ -264,7 +264,7 @@ class Calibrator:
         judged, at_s = rows.judged, self._at_s
         if judged is None or at_s is None or not judged.fit.is_made:
             return
-        has_own = judged.fit.decode.is_made or judged.fit.prefill.is_made
+        has_own = judged.fit.decode.is_made or (judged.fit.prefill.is_made and not judged.fit.prefill.is_rough)
         reason = ""
         if rows.version is None:
             reason = FIRST_REASON if has_own else ""

@@ -20,7 +20,7 @@ from pages._calibration_cost import reserve_cost
 from pages._decide_settings import decide_settings
 from pages.figures import calibration as figures
 from pages.figures import number
-from scoring.calibration_error import ErrorSummary, Quantity
+from scoring.calibration_error import ErrorSample, ErrorSummary, Quantity, summarize
 
 PROMISES: Final = ("0.9", "0.95", "0.99")
 EVERY_S: Final = 5.0
@@ -93,12 +93,18 @@ def body(learning: Calibrator, name: str, promise: float) -> None:
         _predictions(state, kind)
         st.subheader(t("calibration.errors"))
         st.caption(t("calibration.errors_intro"))
-        widgets.text_table(figures.error_table(judged, state.summaries, t), "calibration", most_rows=14)
+        running = summarize(_running(state, kind))
+        widgets.text_table(figures.error_table(judged, running, t), "calibration", most_rows=14)
         counts = {"exhausted": state.exhausted_count, "averted": state.averted_count, "missed": state.missed_count}
         st.caption(t("calibration.exhaustion", **counts))
         _coverage(state, kind)
     _versions(kind)
     _reserve(learning, promise)
+
+
+def _running(state: CalibrationState, kind: KindState) -> tuple[ErrorSample, ...]:
+    """Return the predictions settled while running that are this kind's, its pools' or the fleet's."""
+    return tuple(each for each in state.samples if each.subject in (kind.kind.name, "fleet", *kind.pools))
 
 
 def _key_figures(state: CalibrationState, kind: KindState, judged: Sequence[ErrorSummary]) -> None:
@@ -138,7 +144,7 @@ def _coefficients(state: CalibrationState, kind: KindState) -> None:
     st.caption(t("calibration.coefficients_intro", profile=published.name))
     left, right = st.columns([3, 2])
     with left:
-        widgets.text_table(figures.coefficient_table(fit, published, t), "calibration", wide=("coefficient",))
+        widgets.text_table(figures.coefficient_table(fit, published, t), "calibration")
     with right:
         variant = (kind.kind.name, context.language())
         payload = context.shared(
@@ -152,7 +158,7 @@ def _predictions(state: CalibrationState, kind: KindState) -> None:
     judged = kind.judged
     assert judged is not None
     variant = (kind.kind.name, context.language())
-    running = tuple(each for each in state.samples if each.subject in (kind.kind.name, "fleet", *kind.pools))
+    running = _running(state, kind)
     left, right = st.columns(2)
     with left:
         payload = context.shared(

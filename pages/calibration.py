@@ -25,6 +25,6 @@ with spots[0]:
     name = controls.select("kind", t("calibration.kind"), parts.ordered(names), language, width=420)
 with spots[1]:
     promise = controls.segments("slo", t("calibration.promise"), parts.PROMISES, "0.95", parts.promise_words, language)
-parts.actions(learner, name)
+context.live_part(lambda: parts.actions(learner, name), every_s=parts.EVERY_S)
 context.live_part(lambda: parts.body(learner, name, float(promise)), every_s=parts.EVERY_S)
 parts.cost(learner, name, float(promise))

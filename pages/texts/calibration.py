@@ -129,7 +129,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "batch": ("mean batch", "平均批大小"),
     "kv_tokens": ("KV tokens read a step", "每步读取的 KV token"),
     "improve": ("What would improve it", "怎样改进"),
-    "improve_none": ("Every coefficient is told by the rows.", "所有系数均由数据得出。"),
+    "improve_none": (
+        "Every coefficient of this kind's work is told by the rows.",
+        "该种类工作的所有系数均由数据得出。",
+    ),
     "skipped": ("Pairs of readings left out: {reasons}.", "未采用的读数对：{reasons}。"),
     "skip_restart": ("{count} across a restart", "重启 {count}"),
     "skip_other_model": ("{count} across another model or size", "模型或容量更换 {count}"),
