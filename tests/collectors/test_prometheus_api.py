@@ -210,7 +210,8 @@ def test_figures_carry_the_time_they_were_scraped_at(prometheus):
     for _worker, reading in fetch(source, asked_at_s).readings:
         for pool in reading.pools:
             assert pool.received_at_s == asked_at_s
-            assert 0.0 < asked_at_s - pool.reported_at_s < 15.0
+            # A scrape may fall between our clock and the query's answer.
+            assert asked_at_s - 15.0 < pool.reported_at_s <= time.time()
     assert ports
 
 
