@@ -22,12 +22,12 @@ from simulation.compare import Comparison, compare
 from simulation.compare_policies import policy_names
 from simulation.compare_variants import SWEEPS, Variant, drill_of, options_of, swept, variants_of
 from simulation.faults import KINDS
+from simulation.fleet_classes import classes_from_mapping
 from simulation.fleet_file import (
     RULES,
     FleetDefaults,
     FleetFileError,
     ReplayFleet,
-    classes_from_mapping,
     fleet_from_mapping,
     fleet_from_shorthand,
     fleet_from_snapshot,
