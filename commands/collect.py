@@ -13,6 +13,7 @@ from collectors.errors import SettingsError, StoreError
 from collectors.runtime import Runtime, start_runtime
 from collectors.runtime_stats import RuntimeStats
 from collectors.settings import load_settings
+from collectors.watchers import start_watchers, stop_watchers
 from scoring.model import SourceState
 
 HELP = "Poll a fleet and store it, without a dashboard."
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         runtime = start_runtime(settings)
+        start_watchers(runtime)
     except StoreError as error:
         print(str(error), file=sys.stderr)
         return EXIT_FAILED
@@ -49,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         _report_until(runtime, stop, every_s=max(1.0, args.every_s), seconds=args.seconds)
     finally:
         before = runtime.cycle_stats()
+        stop_watchers(runtime)
         runtime.stop()
     print(f"stopped after {before.cycle_count} cycles", flush=True)
     return 0

@@ -10,6 +10,7 @@ import logging
 from collectors import runtime as collector
 from collectors.errors import KvscopeError
 from collectors.settings import Settings, fleet_path_from_environment, load_settings, read_secret
+from collectors.watchers import start_watchers, stop_watchers
 from pages import _context as context
 
 _settings: list[Settings] = []
@@ -26,7 +27,7 @@ def start() -> None:
     try:
         settings = load_settings(path)
         _settings.append(settings)
-        collector.start_runtime(settings)
+        start_watchers(collector.start_runtime(settings))
     except KvscopeError as error:
         _log.error("The collector could not start: %s", error)
         context.set_failure(error)
@@ -36,6 +37,7 @@ def stop() -> None:
     """Stop collecting; without a running collector nothing happens."""
     running = collector.get_runtime()
     if running is not None:
+        stop_watchers(running)
         running.stop()
 
 
