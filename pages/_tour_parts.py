@@ -17,9 +17,9 @@ from pages import _tour_race as racing
 from pages._decide_settings import decide_settings
 from pages.figures import number
 from pages.figures import tour as figures
+from pages.figures import tour_herd as herds
 from pages.figures import tour_story as story
 from pages.figures import what_if as terms_figures
-from pages.texts import LANGUAGES
 from scoring.chain import EVENT_ALARM, EVENT_SIGN
 from scoring.chain_evidence import STAGES, Stage
 from scoring.demand import RequestView, known_output
@@ -124,7 +124,7 @@ def stampede(fleet: FleetSnapshot) -> None:
         asked: dict[str, Any] = {"count": HERD_COUNT, "age_s": 1.0, "settings": settings}
         plain = herd(HERD_REQUEST, asked_of, "lowest-utilization", **asked)
         careful = herd(HERD_REQUEST, asked_of, "joint", has_leases=True, **asked)
-        return figures.stampede(fleet, plain, careful, t)
+        return herds.stampede(fleet, plain, careful, t)
 
     figure("stampede", fleet, build)
 
@@ -369,46 +369,12 @@ def enter(place: int, *, again: bool = False) -> None:
 
 # Laying out.
 
-STYLE: Final = """<style>
-[data-testid="stSidebar"], [data-testid="stExpandSidebarButton"] { display: none; }
-[data-testid="stMainBlockContainer"] { padding: 3.5rem 2.5rem 0.2rem; max-width: 100%; }
-[data-testid="stMainBlockContainer"] h1 { font-size: clamp(1.7rem, 2.5vw, 3rem); padding: 0; line-height: 1.15; }
-.st-key-tour_text p { font-size: clamp(1.05rem, 1.4vw, 1.7rem); line-height: 1.4; max-width: 75em; }
-.st-key-tour_full .kv-plot { height: calc(100vh - 15.6rem - 4vw); min-height: 240px; }
-.st-key-tour_mid .kv-plot { height: calc(100vh - 18.6rem - 4vw); min-height: 200px; }
-.st-key-tour_half .kv-plot { height: calc((100vh - 18.6rem - 4vw) * 0.5); min-height: 150px; }
-.st-key-tour_terms .kv-plot { height: calc((100vh - 18.6rem - 4vw) * 0.5); }
-.st-key-tour_stage { min-height: calc(100vh - 10rem); }
-.st-key-tour_bar p { white-space: nowrap; }
-</style>"""
-"""Large type, and figures as tall as the screen lets them be, from 1280x720 to 1920x1080 without scrolling."""
-
 BLANK: Final[dict[str, object]] = {"share": number.ABSENT, "count": HERD_COUNT, "node": number.ABSENT}
 
 
 def place_of(text: str | None) -> int:
     """Return the step a URL asks for, counted from 0; the first where it asks for none there is."""
     return int(text) - 1 if text is not None and text.isdecimal() and 1 <= int(text) <= len(STEPS) else 0
-
-
-def go(place: int) -> None:
-    """Go to another step; its address says it."""
-    st.query_params["step"] = str(place + 1)
-    st.rerun()
-
-
-def other_language() -> None:
-    """Draw the switch to the other language, since the sidebar that holds it is out of the way here."""
-    word = "en" if context.language() == "zh" else "zh"
-    if st.button(LANGUAGES[word], type="tertiary", key="tour.lang"):
-        st.query_params["lang"] = word
-        st.rerun()
-
-
-def dots(place: int, count: int) -> str:
-    """Return where the viewer is, as text and as a row of dots."""
-    row = " ".join("●" if index == place else "○" for index in range(count))
-    return f"{context.say()('tour.of', step=place + 1, count=count)} {row}"
 
 
 def explore(step: Step) -> None:

@@ -5,11 +5,12 @@ import streamlit as st
 from pages import _context as context
 from pages import _controls as controls
 from pages import _tour_parts as parts
+from pages import _tour_stage as stage
 from pages.figures import number
 
 t, language = context.say(), context.language()
 context.runtime()
-st.html(parts.STYLE)
+st.html(stage.STYLE)
 COUNT = len(parts.STEPS)
 place = parts.place_of(controls.kept("step"))
 step = parts.STEPS[place]
@@ -41,21 +42,21 @@ with st.container(key="tour_stage"):
     context.live_part(body, every_s=1.0)
 with st.container(horizontal=True, vertical_alignment="center", key="tour_bar"):
     if st.button(t("tour.back"), icon=":material/arrow_back:", shortcut="Left", disabled=place == 0, key="tour.back"):
-        parts.go(place - 1)
+        stage.go(place - 1)
     with st.container(key="tour_where", width="stretch"):
-        st.markdown(parts.dots(place, COUNT))
+        st.markdown(stage.dots(place, COUNT))
         context.live_part(footer)
     if st.button(t("tour.restart"), icon=":material/replay:", key="tour.restart", type="tertiary"):
         st.session_state["tour.again"] = True
         st.rerun()
     parts.explore(step)
-    parts.other_language()
+    stage.other_language()
     if st.button(t("tour.leave"), icon=":material/close:", key="tour.leave", type="tertiary"):
         context.open_page("home")
     if place + 1 < COUNT:
         if st.button(
             t("tour.next"), icon=":material/arrow_forward:", shortcut="Right", type="primary", key="tour.next"
         ):
-            parts.go(place + 1)
+            stage.go(place + 1)
     elif st.button(t("tour.finish"), icon=":material/flag:", shortcut="Right", type="primary", key="tour.next"):
         context.open_page("fleet")

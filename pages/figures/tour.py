@@ -1,10 +1,10 @@
 """
-The tour's figures of the fleet as it is: tanks, one number beside what is in it, two pools of one share, a stampede.
+The tour's figures of the fleet as it is: tanks, one number beside what is in it, two pools of one share.
 
 Large type, titles that state the finding, words at the data: they are read from the back of a room. A figure has no
 height of its own, it fills the room the page gives it.
 
-Read next: `tour_story` (the two-node case, the chain, the race).
+Read next: `tour_herd` (the stampede), `tour_story` (the two-node case, the chain, the race).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from pages.figures import live, number, theme
-from pages.figures.fleet import committed_ratio, oldest_age_s, part_figures
+from pages.figures.fleet import oldest_age_s, part_figures
 from pages.figures.terms import STACK, label
 from pages.texts import Say
-from scoring.herd import Herd
 from scoring.model import FleetSnapshot, FloatArray, PoolHistory, PoolSnapshot, Role, pool_id
 
 SIZE: Final = 18
@@ -163,7 +162,7 @@ def two_phases(fleet: FleetSnapshot, t: Say, language: str) -> bytes:
         moved = _sum([pool.rates.transfer_bytes_per_s.value for pool in prefill])
         edge = places[0][-1] + 0.5 + _GAP / 2
         words = t("tour.two_link", rate=number.amount(moved, "bytes/s")) if moved else t("tour.two_link_quiet")
-        notes.append(note(edge, 1.2, f"{words} ➜", font={"size": SIZE, "color": "@in_flight"}))
+        notes.append(note(edge, 1.2, f"{words} ➜", font={"size": SIZE, "color": "@ink"}))
     layout = frame(
         barmode="stack",
         xaxis=_ticks(groups),
@@ -221,7 +220,16 @@ def one_number(fleet: FleetSnapshot, t: Say, language: str) -> bytes:
         available, usable = pool.composition.available_tokens.value, pool.composition.usable_tokens.value
         if available is not None and usable:
             text = t("tour.one_available", share=number.share(available / usable))
-            notes.append(note(place, 0.97, f"<b>{text}</b>", yanchor="top", font={"size": SIZE, "color": "@paper"}))
+            notes.append(
+                note(
+                    place,
+                    0.97,
+                    f"<b>{text}</b>",
+                    yanchor="top",
+                    font={"size": SIZE, "color": "@ink"},
+                    bgcolor="@paper/0.85",
+                )
+            )
     heads = (t("tour.one_left"), t("tour.one_right"))
     notes += [
         note((place[0] + place[-1]) / 2, 1.12, f"<b>{head}</b>")
@@ -313,10 +321,10 @@ def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tu
             note(
                 until + 0.8,
                 min(max(end, 0.06), 1.0),
-                f"<b>{text}</b><br>{detail}",
+                f"<b>{text}<br>{detail}</b>",
                 xanchor="left",
                 align="left",
-                font={"size": SIZE, "color": color},
+                font={"size": SIZE + 1, "color": color},
             )
         )
     lines = [
@@ -355,87 +363,3 @@ def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tu
         annotations=notes,
     )
     return packed({"data": data, "layout": layout}, "same-share", pools, fleet.at_s, t, t("tour.same_alt"))
-
-
-def stampede(fleet: FleetSnapshot, plain: Herd, careful: Herd, t: Say) -> bytes:
-    """Return two ways to place one herd: each decode pool as it is committed now, and what comes on top."""
-    pools = [pool for pool in fleet.pools if pool.pool_id in plain.placed and committed_ratio(pool) is not None]
-    pools.sort(key=lambda pool: (committed_ratio(pool) or 0.0, pool.pool_id))
-    pools = pools[:14]
-    names = [short(pool) for pool in pools]
-    now = [committed_ratio(pool) or 0.0 for pool in pools]
-    data: list[dict[str, Any]] = []
-    top = 1.1
-    for place, herd in enumerate((plain, careful)):
-        axis = "" if place == 0 else "2"
-        added = [
-            max((herd.utilization.get(pool.pool_id) or base) - base, 0.0) for pool, base in zip(pools, now, strict=True)
-        ]
-        added = [value if herd.placed.get(pool.pool_id) else 0.0 for value, pool in zip(added, pools, strict=True)]
-        totals = [base + value for base, value in zip(now, added, strict=True)]
-        top = max(top, max(totals, default=1.0) + 0.12)
-        common = {"type": "bar", "x": names, "xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": False}
-        data.append({**common, "y": now, "marker": {"color": "@used"}, "hovertemplate": "%{y:.0%}<extra></extra>"})
-        data.append(
-            {
-                **common,
-                "y": added,
-                "marker": {"color": ["@bad" if total > 1 else "@s2" for total in totals]},
-                "text": [
-                    f"<b>+{herd.placed[pool.pool_id]}</b>" if herd.placed.get(pool.pool_id) else "" for pool in pools
-                ],
-                "textposition": "outside",
-                "cliponaxis": False,
-                "hovertemplate": "+%{y:.0%}<extra></extra>",
-            }
-        )
-    half = [[0.0, 0.485], [0.515, 1.0]]
-    axis_x = {"tickangle": -40, "showgrid": False}
-    axis_y = {"range": [0, top], "tickvals": [0, 0.5, 1], "tickformat": ".0%"}
-    layout = frame(
-        barmode="stack",
-        bargap=0.18,
-        xaxis={**axis_x, "domain": half[0]},
-        xaxis2={**axis_x, "domain": half[1], "anchor": "y2"},
-        yaxis=axis_y,
-        yaxis2={**axis_y, "matches": "y", "showticklabels": False, "anchor": "x2"},
-        margin={"l": 8, "r": 8, "t": 64, "b": 20},
-        shapes=[
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": side[0],
-                "x1": side[1],
-                "y0": 1,
-                "y1": 1,
-                "line": {"color": "@bad", "width": 2, "dash": "dot"},
-            }
-            for side in half
-        ],
-        annotations=[
-            note(
-                side[0],
-                1.0,
-                f"<b>{head}</b><br>{_herd_words(herd, t)}",
-                xref="paper",
-                yref="paper",
-                xanchor="left",
-                yanchor="bottom",
-                align="left",
-            )
-            for side, head, herd in zip(
-                half, (t("tour.herd_plain"), t("tour.herd_joint")), (plain, careful), strict=True
-            )
-        ],
-    )
-    return packed({"data": data, "layout": layout}, "stampede", pools, fleet.at_s, t, t("tour.herd_alt"))
-
-
-def _herd_words(herd: Herd, t: Say) -> str:
-    words = t("tour.herd_result", share=number.share(herd.worst_ratio), spread=pools_hit(herd))
-    return words + (t("tour.herd_refused", count=herd.refused_count) if herd.refused_count else "")
-
-
-def pools_hit(herd: Herd) -> int:
-    """Return on how many pools a herd went."""
-    return sum(count > 0 for count in herd.placed.values())

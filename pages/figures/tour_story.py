@@ -183,7 +183,7 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
                         min(float(known[-1]), 1.2),
                         f"<b>{text}</b>",
                         xanchor="left",
-                        font={"size": SIZE, "color": color},
+                        font={"size": SIZE + 1, "color": color},
                     )
                 )
         _apart(notes)
@@ -210,7 +210,7 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
                     xanchor="right",
                     xshift=-4,
                     bgcolor="@paper/0.8",
-                    font={"size": SIZE, "color": color},
+                    font={"size": SIZE + 1, "color": color},
                 )
             )
     _stages(view, shapes, notes, t)
@@ -250,8 +250,8 @@ def _stages(view: ChainView, shapes: list[dict[str, Any]], notes: list[dict[str,
                 "x1": x1,
                 "y0": 0.86,
                 "y1": 1.0,
-                "fillcolor": color if is_lit else "rgba(0,0,0,0)",
-                "line": {"color": color if is_lit else "@outline", "width": 2},
+                "fillcolor": f"{color}/0.35" if is_lit else "rgba(0,0,0,0)",
+                "line": {"color": color if is_lit else "@outline", "width": 3 if is_lit else 1},
             }
         )
         text = f"{index + 1} {t(f'tour.stage_{index + 1}')}"
@@ -264,7 +264,7 @@ def _stages(view: ChainView, shapes: list[dict[str, Any]], notes: list[dict[str,
                 yref="paper",
                 xanchor="center",
                 yanchor="middle",
-                font={"size": SIZE - 2, "color": "@paper" if is_lit else "@soft"},
+                font={"size": SIZE - 2, "color": "@ink" if is_lit else "@soft"},
             )
         )
 
@@ -294,7 +294,7 @@ def race(found: Race, head_s: float, fleet: FleetSnapshot, words: dict[str, str]
         while any(abs(last - other) < 0.14 * highest for other in ends):
             last += 0.15 * highest
         ends.append(last)
-        text = f"<b>{words[name]}</b><br>{t('tour.race_missed', count=int(values[-1]) if len(values) else 0)}"
+        text = f"<b>{words[name]}<br>{t('tour.race_missed', count=int(values[-1]) if len(values) else 0)}</b>"
         notes.append(
             note(
                 min(head_s, end_s) + 0.012 * end_s,
@@ -302,7 +302,7 @@ def race(found: Race, head_s: float, fleet: FleetSnapshot, words: dict[str, str]
                 text,
                 xanchor="left",
                 align="left",
-                font={"size": SIZE, "color": color},
+                font={"size": SIZE + 1, "color": color},
             )
         )
     layout = frame(

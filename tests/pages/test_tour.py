@@ -15,6 +15,7 @@ from demo.scenarios import SCENARIOS
 from pages import _tour_parts as parts
 from pages import _tour_race as racing
 from pages.figures import tour as figures
+from pages.figures import tour_herd as herds
 from pages.figures import tour_story as story
 from pages.texts import catalogue, speaker
 from scoring.chain import ChainState
@@ -230,7 +231,7 @@ def test_a_stampede_counts_every_request_once(fleet_of_demo) -> None:
     careful = herd(request, fleet_of_demo, "joint", count=12, has_leases=True)
     for each in (plain, careful):
         assert sum(each.placed.values()) + each.refused_count == 12
-    figure = json.loads(figures.stampede(fleet_of_demo, plain, careful, T))["figure"]
+    figure = json.loads(herds.stampede(fleet_of_demo, plain, careful, T))["figure"]
     added = [trace for trace in figure["data"] if "text" in trace]
     told = [sum(int(text.strip("<b>+/")) for text in trace["text"] if text) for trace in added]
     assert told == [sum(plain.placed.values()), sum(careful.placed.values())]
