@@ -20,15 +20,15 @@ def test_the_fleet_is_learnt_and_the_page_shows_it(visit) -> None:
     page.wait_for_function("() => document.querySelectorAll('.kv-plot[data-ticks]').length >= 3", timeout=90_000)
     plots = "[...document.querySelectorAll('.kv-plot')]"
     scatter = f"{plots}.find(e => (e.getAttribute('aria-label') || '').startsWith('Predicted'))"
-    page.wait_for_function(f"() => {{ const e = {scatter}; return e && e.data && e.data[0].x.length >= 20 }}")
+    page.wait_for_function(f"() => {{ const e = {scatter}; return e && e._fullData && e._fullData[0].x.length >= 20 }}")
     spread = page.evaluate(
-        f"""() => {{ const d = {scatter}.data.filter(s => s.mode === 'markers');
+        f"""() => {{ const d = {scatter}._fullData.filter(s => s.mode === 'markers');
         const off = d.flatMap(s => Array.from(s.x).map((x, i) => Math.abs(s.y[i] / x - 1))).sort((a, b) => a - b);
         return off[Math.floor(off.length / 2)] }}"""
     )
     assert spread < 0.1
     with page.expect_download() as download:
-        page.get_by_text("Profile for replay").click()
+        page.get_by_role("button", name="Profile for replay").first.click()
     profile = profile_from_mapping(json.loads(Path(download.value.path()).read_text(encoding="utf-8")))
     assert 0.01 < profile.decode_base_s < 0.02
     before = page.locator("[data-testid=stSelectbox]").count()
