@@ -9,7 +9,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 def test_it_is_one_click_from_a_page_and_finds_a_word(visit) -> None:
     """From the Fleet page: one click, then the word by its label."""
-    page = visit("/fleet", plots=1)
+    page = visit("/fleet", plots=0)
+    page.wait_for_selector("h1", timeout=90_000)
     page.locator("[data-testid=stSidebarNav]").get_by_text("Glossary").click()
     page.wait_for_url("**/glossary**")
     page.get_by_label("Find").fill("safety reserve")

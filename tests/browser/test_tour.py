@@ -41,7 +41,7 @@ def test_every_step_by_the_arrow_keys_in_both_themes_and_sizes(visit) -> None:
                 assert _overflow(page) <= 4, (number, theme, width)
             if number < 7:
                 ink = "#EEF2F7" if theme == "dark" else "#1B2430"
-                page.wait_for_function(f"(ink) => {FIGURE}._fullLayout.font.color === ink", arg=ink)
+                page.wait_for_function(f"(ink) => {FIGURE}?._fullLayout?.font.color === ink", arg=ink)
         page.set_viewport_size({"width": 1280, "height": 720})
         if number < 7:
             page.keyboard.press("ArrowRight")
