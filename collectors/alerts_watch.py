@@ -89,7 +89,8 @@ class ChainWatch:
     def _order(
         self, fleet: FleetSnapshot, states: Mapping[str, ChainState]
     ) -> tuple[list[PoolSnapshot], list[PoolSnapshot]]:
-        urgent, well = [], []
+        urgent: list[PoolSnapshot] = []
+        well: list[PoolSnapshot] = []
         for pool in fleet.pools:
             state = states.get(pool.pool_id)
             is_well = state is not None and state.stage is Stage.HEALTHY and not state.alarm.is_on

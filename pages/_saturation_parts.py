@@ -301,7 +301,7 @@ def silences(running: AlertCenter, language: str) -> None:
             )
             if end.button(t("saturation.silence_end"), key=f"saturation.end.{each.silence_id}"):
                 _end_silence(running, each.silence_id)
-        with st.form("saturation.silence", border=False):
+        with st.form(key="saturation.silence", border=False):
             rule, pool, length, comment = st.columns([1, 1, 1, 2])
             wanted_rule = rule.selectbox(t("saturation.form_rule"), ["*", *(item.name for item in running.rules)])
             wanted_pool = pool.text_input(t("saturation.form_pool"), value="*")
