@@ -63,7 +63,6 @@ PICTURES = (
     Picture("home", _CALM, "/", 1000, warm_s=30.0),
     Picture("glossary", _CALM, "/glossary", 1000, has_figure=False),
     Picture("tour", _CALM, "/tour?step=4", 810, until="scenario calm"),
-    Picture("tour-choice", _CALM, "/tour?step=5", 810, until="answers being written"),
     Picture("tour-chain", _CALM, "/tour?step=6", 810, until="the alarm came"),
     Picture("saturation", _FULL, "/saturation", 1400),
     Picture("calibration", _FULL, "/calibration", 1400),

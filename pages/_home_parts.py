@@ -31,7 +31,7 @@ _SIGNS: Final = {
 }
 _PROBE: Final = UrlProbe()
 STYLE: Final = """<style>
-.st-key-home_tanks .kv-plot { height: 270px; }
+.st-key-home_tanks .kv-plot { height: 350px; }
 </style>"""
 FLEET_FILE: Final = """[[workers]]
 url = "http://10.0.0.11:30000"
