@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 LOCK_FLAGS := --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --quiet
 WORKERS ?= 2
 
-.PHONY: help setup demo serve test test-browser test-peers bench check fix lock screenshots clean
+.PHONY: help setup demo serve test test-again test-browser test-peers bench check fix lock screenshots clean
 
 help: ## Say what each target does.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -25,8 +25,14 @@ $(STAMP): requirements-dev.txt pyproject.toml
 demo: setup ## Serve the dashboard on 127.0.0.1:8501 with the demo fleet running.
 	$(BIN)/kvscope demo --serve $(ARGS)
 
-test: setup ## Run the whole suite (browser tests too, where Chromium is installed).
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+test: setup ## Run the whole suite: two at a time, then the browser tests one by one (where Chromium is installed).
+	@status=0; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not browser" $(ARGS) || status=1; \
+	$(BIN)/python -m pytest -m browser $(ARGS) || status=1; \
+	exit $$status
+
+test-again: setup ## Run only what failed last, alone: a lost race against the clock passes here, a real failure does not.
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 test-browser: setup ## Run only the browser tests.
 	$(BIN)/python -m pytest -m browser $(ARGS)
