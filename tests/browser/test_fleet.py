@@ -56,7 +56,7 @@ def test_bars_move_and_zoom_scroll_and_node_stay(visit) -> None:
 def test_units_switch_and_the_link_reproduces_the_view(visit) -> None:
     """Share draws shares, the URL says so, and a second visitor with that URL sees the same in the other language."""
     page = visit("/fleet", plots=3)
-    page.get_by_text("share", exact=True).first.click()
+    page.locator('[data-testid="stMain"] button').get_by_text("share", exact=True).first.click()
     page.wait_for_function(f"() => {FIRST}._fullLayout.xaxis.range[1] < 2")
     page.get_by_text("fullest", exact=True).first.click()
     page.wait_for_function("() => location.search.includes('order=committed')")
