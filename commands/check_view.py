@@ -21,24 +21,10 @@ from scoring.model import (
     signal_names,
     unknown,
 )
+from scoring.snapshot_file import COUNTS, FIGURES
 
 EXIT_UNDERSTOOD, EXIT_NOT_UNDERSTOOD, EXIT_NOT_REACHED, EXIT_WRONG_USE = 0, 1, 2, 3
 
-_COUNTS: Final = (
-    "running_count",
-    "waiting_count",
-    "max_running_count",
-    "queue_main_count",
-    "queue_bootstrap_count",
-    "queue_inflight_count",
-    "queue_prealloc_count",
-    "queue_transfer_count",
-    "queue_retracted_count",
-    "prealloc_ready_count",
-    "waiting_uncached_tokens",
-    "block_size_tokens",
-    "bytes_per_token",
-)
 _RATES: Final = (
     "growth_tokens_per_s",
     "release_tokens_per_s",
@@ -95,7 +81,7 @@ class Checked:
 def figures_of(pool: PoolSnapshot, first: PoolReading | None = None) -> dict[str, Figure]:
     """Return every figure of a pool under its word with the unit last; `first`: an older reading to difference."""
     figures = {name: getattr(pool.composition, name) for name in WORDS}
-    figures.update({name: getattr(pool, name) for name in _COUNTS})
+    figures.update({name: getattr(pool, name) for name in (*COUNTS, *FIGURES)})
     figures.update({name: getattr(pool.rates, name) for name in _RATES})
     for name in _AS_READ:
         value = getattr(pool.reading, name)

@@ -37,7 +37,7 @@ from scoring.model import (
 FORMAT: Final = "kvscope-snapshot"
 VERSION: Final = 1
 
-_COUNTS: Final = (
+COUNTS: Final = (
     "running_count",
     "waiting_count",
     "max_running_count",
@@ -50,7 +50,9 @@ _COUNTS: Final = (
     "prealloc_ready_count",
     "waiting_uncached_tokens",
 )
-_FIGURES: Final = ("block_size_tokens", "bytes_per_token")
+"""Figures of a PoolSnapshot that count requests or what they wait for."""
+FIGURES: Final = ("block_size_tokens", "bytes_per_token")
+"""Its other figures outside composition and rates."""
 _RATES: Final = tuple(f.name for f in fields(PoolRates) if f.name != "window_s")
 _SIGNALS: Final = frozenset(signal_names())
 # What people write by hand -> our word.
@@ -68,7 +70,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 _BUCKETS: Final = ("ttft_buckets", "itl_buckets")
 _TEXTS: Final = ("engine", "version", "model", "state_reason")
-_KNOWN: Final = frozenset((*_COUNTS, *_FIGURES, *_RATES, *WORDS, *_ALIASES, *_TEXTS, *_SIGNALS))
+_KNOWN: Final = frozenset((*COUNTS, *FIGURES, *_RATES, *WORDS, *_ALIASES, *_TEXTS, *_SIGNALS))
 
 
 class SnapshotFileError(ValueError):
@@ -171,11 +173,11 @@ def _pool_out(pool: PoolSnapshot) -> dict[str, Any]:
         "state_reason": pool.state_reason,
         "is_serving": pool.is_serving,
     }
-    for name in _FIGURES:
+    for name in FIGURES:
         out[name] = _figure_out(getattr(pool, name))
     for name in WORDS:
         out[name] = _figure_out(getattr(pool.composition, name))
-    for name in _COUNTS:
+    for name in COUNTS:
         out[name] = _figure_out(getattr(pool, name))
     out["rates"] = {name: _figure_out(getattr(pool.rates, name)) for name in _RATES}
     out["rates"]["window_s"] = pool.rates.window_s
@@ -257,7 +259,7 @@ def _pool_in(item: Mapping[str, Any], place: str, at_s: float, problems: list[st
         for key in _RATES
     }
     figures = {}
-    for key in (*_FIGURES, *_COUNTS):
+    for key in (*FIGURES, *COUNTS):
         given_figure = _figure_in(item.get(key), f"{place}.{key}", problems)
         if given_figure is None:
             value = values.get(key)
