@@ -31,8 +31,8 @@ def test_a_view_can_be_taken_along(visit) -> None:
     page = visit("/fleet?unit=share", plots=3)
     page.get_by_role("button", name="Share").click()
     page.get_by_text("This view, at this instant").wait_for()
-    links = page.locator("[data-testid=stPopoverBody] [data-testid=stCode]").all_inner_texts()
-    pinned = next(text.strip() for text in links if "at=" in text)
+    codes = page.locator("[data-testid=stPopoverBody] [data-testid=stCode]")
+    pinned = codes.filter(has_text="at=").inner_text().strip()
     assert pinned.startswith("/fleet?")
     assert "unit=share" in pinned
     for label, ending in (
