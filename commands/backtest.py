@@ -27,7 +27,8 @@ from commands.backtest_score import (
     with_threshold,
 )
 from demo.recording import RecordingError
-from scoring.alarm import FORECAST, AlarmSettings, Forecast
+from scoring.alarm import AlarmSettings
+from scoring.alarm_forecast import FORECAST, Forecast
 
 HELP = "Judge the saturation alarm against fixed lines, on simulated runs and recordings."
 EXIT_FAILED: Final = 1

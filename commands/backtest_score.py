@@ -18,17 +18,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from commands.backtest_runs import Run
-from scoring.alarm import (
-    FEATURES,
-    SPARSE_RATIO,
-    AlarmSettings,
-    AlarmState,
-    Forecast,
-    PoolRisk,
-    forecast_inputs,
-    pool_risk,
-    step_alarm,
-)
+from scoring.alarm import AlarmSettings, AlarmState, PoolRisk, pool_risk, step_alarm
+from scoring.alarm_forecast import FEATURES, SPARSE_RATIO, Forecast, forecast_inputs
 from scoring.chain_flows import flows_of
 from scoring.model import FloatArray
 

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from scoring.alarm import FORECAST, AlarmSettings, AlarmState, Forecast, PoolRisk, pool_risk, step_alarm
+from scoring.alarm import AlarmSettings, AlarmState, PoolRisk, pool_risk, step_alarm
+from scoring.alarm_forecast import FORECAST, Forecast
 from scoring.chain_evidence import STAGES, Look, Normal, Sign, Stage, look, signs
 from scoring.chain_flows import GAP_S, flows_of
 from scoring.histogram import Buckets

@@ -27,7 +27,8 @@ from commands.backtest_score import (
     tune,
     with_forecast,
 )
-from scoring.alarm import FEATURES, AlarmSettings, PoolRisk
+from scoring.alarm import AlarmSettings, PoolRisk
+from scoring.alarm_forecast import FEATURES
 
 SETTINGS = AlarmSettings()
 RECORDING = Path(__file__).resolve().parents[2] / "examples" / "recordings" / "sglang_2p2d.jsonl.gz"

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scoring.alarm import (
-    FEATURES,
-    FORECAST,
-    AlarmSettings,
-    AlarmState,
-    PoolRisk,
-    forecast_inputs,
-    pool_risk,
-    step_alarm,
-)
+from scoring.alarm import AlarmSettings, AlarmState, PoolRisk, pool_risk, step_alarm
+from scoring.alarm_forecast import FEATURES, FORECAST, forecast_inputs
 from scoring.chain_flows import flows_of
 from scoring.model import PoolHistory, PoolReading, Role
 
