@@ -12,7 +12,7 @@ from typing import Final
 from scoring.calibration_error import ErrorSample, Quantity
 from scoring.calibration_windows import TrafficWindow
 from scoring.model import FleetSnapshot, PoolSnapshot, Role
-from scoring.risk import exhaustion
+from scoring.risk import expected_exhaustion_s
 from scoring.service import ServiceProfile, prefill_s
 
 TTFT_EVERY_S: Final = 10.0
@@ -215,13 +215,10 @@ class LivePredictions:
                     self.averted_count += 1
                     del self._open[name]
                 continue
-            found = exhaustion(
-                room - NO_ROOM_RATIO * usable,
-                -(pool.rates.net_tokens_per_s.value or 0.0),
-                pool.rates.net_std_tokens_per_s.value or 0.0,
-            )
-            if found is not None and found.expected_s is not None and 0 < found.expected_s <= EXHAUSTION_HORIZON_S:
-                self._open[name] = _Open(fleet.at_s, found.expected_s)
+            net = pool.rates.net_tokens_per_s.value or 0.0
+            expected_s = expected_exhaustion_s(room - NO_ROOM_RATIO * usable, -net)
+            if expected_s is not None and 0 < expected_s <= EXHAUSTION_HORIZON_S:
+                self._open[name] = _Open(fleet.at_s, expected_s)
         return settled
 
     def _exhausted(self, at_s: float, name: str) -> list[ErrorSample]:

@@ -23,6 +23,7 @@ from scoring.risk import (
     Exhaustion,
     Walk,
     exhaustion,
+    expected_exhaustion_s,
     fit_walk,
     high_water_mark,
     high_water_s,
@@ -125,6 +126,14 @@ class PoolRisk:
 
         expected_s, low_s, high_s = later(found.expected_s), later(found.low_s), later(found.high_s)
         return replace(found, expected_s=expected_s, low_s=low_s, high_s=high_s)
+
+    @property
+    def expected_exhaustion_s(self) -> float | None:
+        """Return the mean of `exhaustion` alone, which costs no search: for whoever asks it of every pool."""
+        if self.room_tokens is None or self.drift_tokens_per_s is None or self.spread_tokens is None:
+            return None
+        expected_s = expected_exhaustion_s(self.room_tokens, self.drift_tokens_per_s)
+        return None if expected_s is None else expected_s + self.offset_s
 
     @property
     def is_danger(self) -> bool:

@@ -37,7 +37,7 @@ _CHAIN_FIGURES: Final[Mapping[str, Callable[[ChainState], float | None]]] = {
     "retraction_probability": lambda chain: chain.risk.retraction_probability,
     "exhausted_probability": lambda chain: chain.risk.exhausted_probability,
     "thin_probability": lambda chain: chain.risk.thin_probability,
-    "exhaustion_s": lambda chain: chain.risk.exhaustion.expected_s if chain.risk.exhaustion is not None else None,
+    "exhaustion_s": lambda chain: chain.risk.expected_exhaustion_s,
     "headroom_tokens": lambda chain: chain.risk.headroom_tokens,
     "high_water_s": lambda chain: chain.risk.high_water_s,
     "ttft_s": lambda chain: chain.at.ttft_s,

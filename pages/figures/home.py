@@ -111,9 +111,9 @@ def next_out(fleet: FleetSnapshot, chains: Mapping[str, ChainState]) -> tuple[st
         state = chains.get(pool.pool_id)
         if state is None or not pool.state.is_scored or (state.risk.exhausted_probability or 0.0) < LIKELY:
             continue
-        told = state.risk.exhaustion
-        if told is not None and told.expected_s is not None:
-            times.append((told.expected_s, pool.pool_id))
+        expected_s = state.risk.expected_exhaustion_s
+        if expected_s is not None:
+            times.append((expected_s, pool.pool_id))
     first = min(times, default=None)
     return None if first is None else (first[1], first[0])
 

@@ -220,3 +220,14 @@ def test_thresholds_that_would_flap_are_refused() -> None:
         AlarmSettings(on_probability=0.5, off_probability=0.5)
     with pytest.raises(ValueError, match="horizon_s"):
         AlarmSettings(horizon_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("room", "drift", "offset"), [(4000.0, -50.0, 0.0), (4000.0, -50.0, 7.0), (0.0, 3.0, 0.0), (9.0, 3.0, 0.0)]
+)
+def test_the_expected_time_is_that_of_the_whole_answer(room, drift, offset) -> None:
+    """The mean asked for alone and the mean with its interval are one number."""
+    risk = PoolRisk(room_tokens=room, drift_tokens_per_s=drift, spread_tokens=20.0, offset_s=offset)
+    assert risk.exhaustion is not None
+    assert risk.expected_exhaustion_s == risk.exhaustion.expected_s
+    assert PoolRisk(drift_tokens_per_s=drift, spread_tokens=20.0).expected_exhaustion_s is None

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scoring.risk import (
     discrete_distance,
     exhaustion,
+    expected_exhaustion_s,
     fit_walk,
     high_water_mark,
     high_water_s,
@@ -88,6 +89,27 @@ def test_a_draining_pool_has_no_expected_time() -> None:
     assert found.expected_s is None
     assert 0.0 < found.ever_probability < 1.0
     assert found.high_s is None
+
+
+@given(
+    st.floats(1.0, 1e6),
+    st.floats(-1e4, 1e3),
+    st.floats(0.1, 1e5),
+    st.sampled_from([0.5, 0.8, 0.98]),
+)
+def test_the_interval_inverts_the_probability(distance, drift, spread, coverage) -> None:
+    """By its ends the barrier is touched with the stated shares; an end is absent exactly when it never is."""
+    found = exhaustion(distance, drift, spread, coverage=coverage)
+    assert found is not None
+    assert found.expected_s == expected_exhaustion_s(distance, drift)
+    for time_s, share in ((found.low_s, (1 - coverage) / 2), (found.high_s, (1 + coverage) / 2)):
+        if time_s is None:
+            assert probability(distance, drift, spread, 86_400.0) < share
+        elif time_s == 0.0:
+            assert probability(distance, drift, spread, 1e-6) >= share
+        else:
+            assert probability(distance, drift, spread, time_s * (1 - 1e-6)) <= share + 1e-9
+            assert probability(distance, drift, spread, time_s * (1 + 1e-6)) >= share - 1e-9
 
 
 def test_the_fit_recovers_drift_and_spread() -> None:
