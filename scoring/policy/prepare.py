@@ -310,8 +310,13 @@ def _prefill(case: _Case, gaps: _Fallbacks, hit: FloatArray) -> PrefillSide:
     base = np.nan_to_num(case.profile(lambda profile: profile.prefill_base_s))
     per_token2 = np.nan_to_num(case.profile(lambda profile: profile.prefill_per_token2_s))
     rate = arrays.prefill_tokens_per_s
+    mean_prompt = np.where(np.isnan(arrays.mean_prompt_tokens), prompt, arrays.mean_prompt_tokens)
     if case.has_profile:
         per_token = case.profile(lambda profile: profile.prefill_per_token_s)
+        if case.settings.are_profiles_first:
+            # The rate at which the linear part below comes out as the profile's own coefficient.
+            profiled = mean_prompt / service.prefill_s(mean_prompt, case.full(0.0), base, per_token, per_token2)
+            rate = np.where(np.isnan(profiled), rate, profiled)
         modelled = service.prefill_s(prompt, case.full(0.0), base, per_token, per_token2)
         text = "prefill rate is not measured: the service profile is taken"
         rate = gaps.fill(rate, prompt / modelled, text, only=case.computes)
@@ -323,7 +328,6 @@ def _prefill(case: _Case, gaps: _Fallbacks, hit: FloatArray) -> PrefillSide:
     rate = gaps.fill(rate, prompt / case.slo.ttft_s, text, *terms, only=case.computes)
     if "prefill_compute" in gaps.unknown and hit.any():
         gaps.unknown["prefix_benefit"] = gaps.unknown["prefill_compute"] & (hit > 0.0)
-    mean_prompt = np.where(np.isnan(arrays.mean_prompt_tokens), prompt, arrays.mean_prompt_tokens)
     linear = cost.linear_prefill_s(rate, mean_prompt, base, per_token2)
     text = "prompt tokens ahead are not known: one prompt like this"
     queued = gaps.fill(arrays.uncached_tokens, prompt, text, "prefill_wait", only=case.computes)
@@ -354,9 +358,14 @@ def _link(case: _Case, gaps: _Fallbacks) -> LinkSide:
     # What a receiver waits for is on a link only as far as some sender has handed it over: the rest waits for prefill.
     on_link = arrays.arriving_tokens * bytes_per_token * arrays.handed_over_ratio
     arriving = np.where((arrays.role == DECODE) & ~np.isnan(on_link), on_link, 0.0)
+    bandwidth = arrays.bandwidth_bytes_per_s
+    known_bandwidths = case.settings.bandwidths_bytes_per_s
+    if known_bandwidths:
+        calibrated = np.array([known_bandwidths.get(pool.worker_id, np.nan) for pool in arrays.pools])
+        bandwidth = gaps.fill(bandwidth, calibrated, "bandwidth is not measured: the calibrated one is taken")
     return LinkSide(
         bytes_per_token=bytes_per_token,
-        bandwidth_bytes_per_s=arrays.bandwidth_bytes_per_s,
+        bandwidth_bytes_per_s=bandwidth,
         travelling_bytes=travelling,
         arriving_bytes=arriving + promised,
         latency_s=np.nan_to_num(case.profile(lambda profile: profile.transfer_latency_s)),
@@ -378,6 +387,8 @@ def _decode(case: _Case, gaps: _Fallbacks, output_tokens: float) -> tuple[Decode
             case.profile(lambda profile: profile.decode_per_sequence_s),
             case.profile(lambda profile: profile.decode_per_token_s),
         )
+        if case.settings.are_profiles_first:
+            step = np.where(np.isnan(modelled), step, modelled)
         text = "step time is not measured: the service profile is taken"
         step = gaps.fill(step, modelled, text, only=case.generates)
     slowest = _worst(step, case.generates, is_low_worst=False)

@@ -27,7 +27,12 @@ class DecideSettings:
         classes: Service classes by name.
         reserve: Knobs of the safety reserve.
         profile: Service-time coefficients for the context term and for what telemetry does not give; None: linear.
-        profiles: The same by worker id, where they differ.
+        profiles: The same by worker id, where they differ. A coefficient that is NaN is not known.
+        are_profiles_first: Prompt and step times come from the profiles, and from the pool's own window where it has
+            none; else the window comes first. Calibrated profiles are fitted to many rows of this very fleet, a
+            window's mean hides how times grow with length and batch.
+        bandwidths_bytes_per_s: Worker id -> bandwidth of its hand-overs, taken where its counters tell none just now;
+            a slower line still counts.
         ttft_error_ratio: Relative spread of predicted TTFT (peers publish 17 to 45 % at p99; chosen until calibrated).
         tpot_error_ratio: Relative spread of predicted TPOT.
         pick: "best"; "two-choices" (the better of two drawn); "near-tie" (at random within the band); "sticky" (the
@@ -44,6 +49,8 @@ class DecideSettings:
     reserve: ReserveSettings = field(default_factory=ReserveSettings)
     profile: ServiceProfile | None = None
     profiles: Mapping[str, ServiceProfile] = field(default_factory=dict)
+    are_profiles_first: bool = False
+    bandwidths_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     ttft_error_ratio: float = 0.3
     tpot_error_ratio: float = 0.2
     pick: str = "best"
