@@ -5,7 +5,7 @@ The workers are one separate process of bare sockets, each worker an address of 
 measured is the poller's side. Load bodies have the 0.5.23 shape with figures that move; /metrics has the size and the
 names of a real server's. `KVSCOPE_BENCH=long` watches for five minutes instead of half a one.
 
-Run alone with numbers of its own: `python -m benchmarks.poll --workers 1000 --seconds 30 --metrics`.
+Run alone with numbers of its own: `python -m benchmarks.poll --workers 1000 --seconds 30 --watchers`.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 from collectors.collector import own_rss_bytes
 from collectors.runtime import Runtime
 from collectors.settings import Settings
+from collectors.watchers import start_watchers, stop_watchers
 
 Row = tuple[str, float, str]
 
@@ -46,8 +47,10 @@ def settings(workers: int, port: int, folder: Path, process: str) -> Settings:
     )
 
 
-def measure(*, workers: int, seconds: float, has_metrics: bool, process: str = "thread") -> list[Row]:
-    """Poll for `seconds` after a warm-up and return the rows."""
+def measure(
+    *, workers: int, seconds: float, has_metrics: bool, process: str = "thread", has_watchers: bool = False
+) -> list[Row]:
+    """Poll for `seconds` after a warm-up and return the rows; `has_watchers`: each cycle is judged, as when serving."""
     server = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.poll_server", str(workers), str(int(has_metrics))],
         stdin=subprocess.PIPE,
@@ -59,15 +62,18 @@ def measure(*, workers: int, seconds: float, has_metrics: bool, process: str = "
     port = int(server.stdout.readline())
     try:
         with tempfile.TemporaryDirectory(prefix="kvscope-bench-") as folder:
-            return _watch(Runtime(settings(workers, port, Path(folder), process)), workers, seconds)
+            runtime = Runtime(settings(workers, port, Path(folder), process))
+            return _watch(runtime, workers, seconds, has_watchers=has_watchers)
     finally:
         server.stdin.close()
         server.wait(timeout=20)
 
 
-def _watch(runtime: Runtime, workers: int, seconds: float) -> list[Row]:
+def _watch(runtime: Runtime, workers: int, seconds: float, *, has_watchers: bool) -> list[Row]:
     runtime.start()
     try:
+        if has_watchers:
+            start_watchers(runtime)
         _wait_for(lambda: runtime.cycle_stats().cycle_count >= WARM_UP_CYCLES, WARM_UP_CYCLES * 4)
         before, cpu_before = runtime.cycle_stats(), _cpu_s()
         began = time.monotonic()
@@ -80,6 +86,8 @@ def _watch(runtime: Runtime, workers: int, seconds: float) -> list[Row]:
         elapsed_s = time.monotonic() - began
         size_bytes = runtime.store.size_bytes() or 0
     finally:
+        if has_watchers:
+            stop_watchers(runtime)
         runtime.stop()
     own_cores = (cpu_after - cpu_before) / elapsed_s
     child_cores = (after.collector_cpu_s - before.collector_cpu_s) / elapsed_s if after.is_child else 0.0
@@ -93,7 +101,12 @@ def _watch(runtime: Runtime, workers: int, seconds: float) -> list[Row]:
         ("polls failed", after.failed_poll_count - before.failed_poll_count, ""),
         ("workers passed over", after.skipped_poll_count - before.skipped_poll_count, ""),
         ("readings stored per second", readings / elapsed_s, "1/s"),
-        ("CPU, poller and store", own_cores + child_cores, "cores"),
+        (
+            "CPU, poller, store, judge, alerts" if has_watchers else "CPU, poller and store",
+            own_cores + child_cores,
+            "cores",
+        ),
+        ("cycles waiting to be judged at the end", after.waiting_count, ""),
         (
             "CPU per poll",
             1e6 * (own_cores + child_cores) * elapsed_s / max(1, polls),
@@ -131,7 +144,12 @@ def run() -> list[Row]:
     seconds = LONG_S if os.environ.get("KVSCOPE_BENCH") == "long" else SHORT_S
     rows = measure(workers=WORKERS, seconds=seconds, has_metrics=False)
     with_metrics = measure(workers=WORKERS, seconds=seconds, has_metrics=True, process="child")
-    return rows + [(f"with /metrics, child process: {name}", value, unit) for name, value, unit in with_metrics]
+    watched = measure(workers=WORKERS, seconds=seconds, has_metrics=False, process="child", has_watchers=True)
+    return [
+        *rows,
+        *((f"with /metrics, child process: {name}", value, unit) for name, value, unit in with_metrics),
+        *((f"as served, child process: {name}", value, unit) for name, value, unit in watched),
+    ]
 
 
 if __name__ == "__main__":
@@ -140,6 +158,15 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=SHORT_S)
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--process", default="thread")
+    parser.add_argument(
+        "--watchers", action="store_true", help="judge each cycle and watch alerts, as kvscope serve does"
+    )
     args = parser.parse_args()
-    for row in measure(workers=args.workers, seconds=args.seconds, has_metrics=args.metrics, process=args.process):
+    for row in measure(
+        workers=args.workers,
+        seconds=args.seconds,
+        has_metrics=args.metrics,
+        process=args.process,
+        has_watchers=args.watchers,
+    ):
         print(f"{row[0]:<44} {row[1]:>12.3f} {row[2]}")

@@ -7,11 +7,13 @@ gross. One sample gives no flow at all: means over the worker's life stand in wh
 (prompt tokens per busy second, seconds per step), never where they are traffic.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoring.model import Figure, FloatArray, PoolHistory, PoolRates, Role, derived, estimated, measured, unknown
 
@@ -96,41 +98,115 @@ INFLATED_RATIO: Final = 0.05
 """Lookups beyond the prompt tokens, as a share of all, that are repeats and no skew between two counters. Chosen."""
 
 
+_READ: Final = (
+    "reported_at_s",
+    "used_tokens",
+    "queue_bootstrap_count",
+    "queue_inflight_count",
+    "transfers_total",
+    "finished_total",
+    "retracted_total",
+    "evicted_tokens_total",
+    "transfer_bytes_total",
+    "transfer_latency_s_total",
+    "prompt_tokens_total",
+    "generated_tokens_total",
+    "ttft_s_total",
+    "ttft_count_total",
+    "itl_s_total",
+    "itl_count_total",
+    "prefill_uncached_tokens_total",
+    "prefill_busy_s_total",
+    "decode_generated_tokens_total",
+    "decode_steps_total",
+    "decode_step_s_total",
+    "decode_batch_sum_total",
+    "generated_tokens_per_s",
+    "prefix_hit_tokens_total",
+    "prefix_query_tokens_total",
+)
+"""The signals that flows are taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What a window needs to know of one counter or gauge; most questions are answered without the samples."""
+
+    values: FloatArray
+    is_known: bool
+    """All samples are."""
+    has_fallen: bool
+    first: float
+    last: float
+
+
 class _Window:
-    """The columns of a pool between two instants, with the clock that fits the figures."""
+    """
+    The columns of a pool between two instants, with the clock that fits the figures.
+
+    All signals of a pool are summed up in a few calls on one table: a thousand pools are judged each second.
+    """
 
     def __init__(self, history: PoolHistory, at_s: float, window_s: float) -> None:
         times = np.asarray(history.at_s, dtype=np.float64)
-        first = int(np.searchsorted(times, at_s - window_s, side="left"))
-        last = int(np.searchsorted(times, at_s, side="right"))
-        self._part = slice(first, last)
-        self._history = history
-        self.received_at_s = times[self._part]
-        stamps = self.column("reported_at_s")
+        begin, end = times.searchsorted(at_s - window_s, side="left"), times.searchsorted(at_s, side="right")
+        self.received_at_s = times[begin:end]
+        self._absent: FloatArray = np.full(self.received_at_s.size, np.nan)
+        # A name that is not in `_READ` is a defect here and raises; one that is not known in the window is None.
+        self._columns: dict[str, _Column | None] = dict.fromkeys(_READ)
+        if self.received_at_s.size:
+            self._columns.update(self._summed_up(history, int(begin), int(end)))
+        stamps = self._columns["reported_at_s"]
         # Two polls may bring the same published figures: their own time says so, ours does not.
-        is_own = stamps.size > 0 and bool(np.isfinite(stamps).all()) and bool((np.diff(stamps) >= 0).all())
-        self.figures_at_s = stamps if is_own else self.received_at_s
+        is_own = stamps is not None and stamps.is_known and not stamps.has_fallen
+        self.figures_at_s = stamps.values if stamps is not None and is_own else self.received_at_s
+        self._elapsed_s = float(self.figures_at_s[-1] - self.figures_at_s[0]) if self.received_at_s.size else 0.0
+
+    @staticmethod
+    def _summed_up(history: PoolHistory, begin: int, end: int) -> dict[str, _Column]:
+        given = [(name, column) for name in _READ if (column := history.columns.get(name)) is not None]
+        if not given:
+            return {}
+        table: NDArray[np.float64] = np.array([column[begin:end] for _, column in given], dtype=np.float64)
+        known = np.isfinite(table)
+        is_any: list[bool] = np.any(known, axis=1).tolist()
+        is_all: list[bool] = np.all(known, axis=1).tolist()
+        has_fallen: list[bool] = np.any(table[:, 1:] < table[:, :-1], axis=1).tolist()
+        first, last = table[:, 0].tolist(), table[:, -1].tolist()
+        return {
+            name: _Column(table[row], is_all[row], has_fallen[row], first[row], last[row])
+            for row, (name, _) in enumerate(given)
+            if is_any[row]
+        }
 
     def column(self, name: str) -> FloatArray:
-        values = self._history.columns.get(name)
-        if values is None:
-            return np.full(self._part.stop - self._part.start, np.nan)
-        return np.asarray(values, dtype=np.float64)[self._part]
+        found = self._columns[name]
+        return self._absent if found is None else found.values
 
     def is_absent(self, name: str) -> bool:
         """Say whether the window holds no value of a signal: most engines report few of them."""
-        values = self._history.columns.get(name)
-        return values is None or bool(np.isnan(values[self._part]).all())
+        return self._columns[name] is None
 
     def last(self, name: str) -> float | None:
         """Return the newest value in the window, unknown when the newest sample does not carry it."""
-        values = self.column(name)
-        return float(values[-1]) if values.size and np.isfinite(values[-1]) else None
+        found = self._columns[name]
+        return found.last if found is not None and math.isfinite(found.last) else None
 
     def increase(self, *names: str) -> Increase | None:
-        if any(self.is_absent(name) for name in names):
+        found = [column for name in names if (column := self._columns[name]) is not None]
+        if len(found) < len(names):
             return None
-        return increase(self.figures_at_s, *(self.column(name) for name in names))
+        if any(column.has_fallen or not column.is_known for column in found):
+            return increase(self.figures_at_s, *(column.values for column in found))
+        # Known throughout and never falling: the sum of the steps is the last less the first.
+        if self._elapsed_s <= 0:
+            return None
+        return Increase(
+            amounts=tuple(column.last - column.first for column in found),
+            elapsed_s=self._elapsed_s,
+            reset_count=0,
+            sample_count=self.received_at_s.size,
+        )
 
 
 def pool_rates(history: PoolHistory, at_s: float, window_s: float) -> PoolRates:
@@ -190,7 +266,7 @@ def _rate(window: _Window, name: str, words: str) -> Figure:
 
 def _missing(window: _Window, names: Sequence[str]) -> str:
     """Return why a difference of `names` is not known."""
-    if any(not np.isfinite(window.column(name)).any() for name in names):
+    if any(window.is_absent(name) for name in names):
         return f"the source does not report {' and '.join(names)}"
     return _SINGLE
 
