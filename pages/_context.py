@@ -241,10 +241,10 @@ def _draw_failure(error: Exception) -> NoReturn:
         problems = [str(problem) for problem in error.problems]
         st.error(t("common.failed_settings", count=len(problems)))
         for problem in problems:
-            st.text(problem)
+            st.text(t.said(problem))
     else:
         st.error(t("common.failed_store") if isinstance(error, KvscopeError) else t("common.failed_title"))
-        st.text(str(error))
+        st.text(t.said(error))
     st.stop()
 
 
@@ -258,4 +258,5 @@ def _draw_no_fleet() -> NoReturn:
 
 def read_failed(error: Exception) -> None:
     """Draw that something could not be read and why, in place of the figure that needed it."""
-    st.warning(say()("common.read_failed", reason=number.markdown(error)))
+    t = say()
+    st.warning(t("common.read_failed", reason=number.markdown(t.said(error))))

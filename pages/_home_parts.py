@@ -122,7 +122,7 @@ def words(wrong: figures.Wrong) -> str:
     if "text" in values:
         about = values["about"]
         put["about"] = f"**{number.markdown(about, 60)}**: " if about else ""
-        put["text"] = number.markdown(values["text"])
+        put["text"] = number.markdown(t.said(values["text"]))
     return t(f"home.{wrong.key}", **put)
 
 
@@ -240,7 +240,7 @@ def probe_form() -> None:
     except ProbeBusyError:
         st.warning(t("home.probe_wait"))
     except ProbeRefusedError as error:
-        st.error(t("home.probe_refused", reason=number.markdown(error)))
+        st.error(t("home.probe_refused", reason=number.markdown(t.said(error))))
     else:
         _told(report)
 
@@ -248,7 +248,7 @@ def probe_form() -> None:
 def _told(report: ProbeReport) -> None:
     t = context.say()
     if not report.is_understood:
-        st.error(t("home.probe_failed", reason=number.markdown(report.reason)))
+        st.error(t("home.probe_failed", reason=number.markdown(t.said(report.reason))))
         return
     engine = number.markdown(report.engine)
     if report.router_worker_count:
@@ -275,5 +275,6 @@ def chains_or_none() -> Mapping[str, ChainState]:
     try:
         return chains()
     except KvscopeError as error:
-        st.warning(context.say()("home.wrong_failed", reason=number.markdown(error)))
+        t = context.say()
+        st.warning(t("home.wrong_failed", reason=number.markdown(t.said(error))))
         return {}

@@ -126,7 +126,7 @@ class Source:
             try:
                 return _saved(context.runtime().store.export_bytes(request), ".csv"), True
             except KvscopeError as error:
-                raise NotReadyError(t("common.read_failed", reason=number.markdown(error))) from error
+                raise NotReadyError(t("common.read_failed", reason=number.markdown(t.said(error)))) from error
         raise NotReadyError(t("replay.need_file"))
 
 
@@ -162,7 +162,7 @@ def _fleet(language: str) -> ReplayFleet | str:
             )
             blocks = whole("blocks", t("replay.blocks"), 16_384, (1, 100_000_000), language, 1_024)
             block = whole("block", t("replay.block_size"), 64, (1, 65_536), language, 16)
-    st.caption(t("replay.profile_help", source=number.markdown(PROFILES[profile].source)))
+    st.caption(t("replay.profile_help", source=number.markdown(t.said(PROFILES[profile].source))))
     try:
         if kind == "shape":
             defaults = FleetDefaults(profile=PROFILES[profile], blocks=blocks, block_size_tokens=block)
@@ -246,7 +246,7 @@ class Form:
         """
         t = context.say()
         if isinstance(self._fleet, str):
-            raise NotReadyError(t("replay.failed", reason=number.markdown(self._fleet)))
+            raise NotReadyError(t("replay.failed", reason=number.markdown(t.said(self._fleet))))
         if not self._policies:
             raise NotReadyError(t("replay.need_policy"))
         sweep = None

@@ -73,16 +73,16 @@ def told(body: dict[str, Any]) -> None:
         )
     )
     for what in body["varied"]:
-        st.warning(t("replay.varied", what=number.markdown(what)))
+        st.warning(t("replay.varied", what=number.markdown(t.said(what))))
     skipped = [
-        t("replay.skipped", count=each["count"], reason=each["reason"], row=each["first_rows"][0])
+        t("replay.skipped", count=each["count"], reason=t.said(each["reason"]), row=each["first_rows"][0])
         for each in traffic["rows"]["reasons"]
     ]
     notes = [*skipped, *traffic["notes"], *body["notes"]]
     if notes:
         with st.expander(t("replay.notes", count=len(notes))):
             for note in notes:
-                st.text(note)
+                st.text(t.said(note))
 
 
 def results(body: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def _second_opinion(outcome: Outcome, result: RunResult, row: dict[str, Any], t:
     decision = decide(view, fleet, "joint", settings=settings)
     chosen = decision.chosen
     said = (
-        t("replay.moment_refused", reason=number.markdown(decision.fallback or ""))
+        t("replay.moment_refused", reason=number.markdown(t.said(decision.fallback or "")))
         if chosen is None
         else _pair(chosen.prefill, chosen.decode)
     )
@@ -302,7 +302,7 @@ def _keep(outcome: Outcome, name: str) -> None:
         jobs.keep(context.runtime().store, name, outcome)
         st.success(t("replay.kept", name=number.markdown(name)))
     except (StoreError, ValueError) as error:
-        st.error(t("replay.keep_failed", reason=number.markdown(error)))
+        st.error(t("replay.keep_failed", reason=number.markdown(t.said(error))))
 
 
 def kept(language: str) -> dict[str, dict[str, Any]]:

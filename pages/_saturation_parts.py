@@ -94,7 +94,7 @@ def alerts(view: reads.View) -> None:
     if running is None:
         return
     for problem in running.problems:
-        st.error(t("saturation.rule_problem", problem=number.markdown(problem)))
+        st.error(t("saturation.rule_problem", problem=number.markdown(t.said(problem))))
     standing = running.standing()
     if not standing:
         st.caption(f":material/check_circle: {t('saturation.no_alerts')} {_telling(running)}")
@@ -118,7 +118,7 @@ def _alerts(running: AlertCenter, members: list[Standing]) -> None:
         rule=safe(alert.rule),
         pool=f"{names} {more_names}".strip(),
         at=number.clock(min(each.alert.began_at_s for each in members)),
-        text=number.markdown(alert.text, 200),
+        text=number.markdown(t.said(alert.text), 200),
     )
     text, quiet, instant = st.columns([0.78, 0.11, 0.11], vertical_alignment="center")
     with text:
@@ -156,7 +156,7 @@ def _telling(running: AlertCenter) -> str:
         delivered=stats.delivered_count,
         pending=stats.pending_count,
     )
-    return f"{words} {number.markdown(stats.problem)}" if stats.problem else words
+    return f"{words} {number.markdown(t.said(stats.problem))}" if stats.problem else words
 
 
 def strip(view: reads.View, span: str) -> str | None:
@@ -195,7 +195,7 @@ def verdict(row: figures.Row) -> None:
     since = "" if row.since_at_s is None else t("saturation.since", at=number.clock(row.since_at_s))
     st.markdown(f"**{figures.stage_name(row.stage, t)}** {since}")
     if row.reason:
-        st.caption(number.markdown(row.reason))
+        st.caption(number.markdown(t.said(row.reason)))
     marks = ("saturation.yes", "saturation.no")
     signs = [unknown if sign is None else t(marks[0] if sign else marks[1]) for sign in row.danger]
     expected = row.exhaustion.expected_s if row.exhaustion else None
@@ -345,7 +345,7 @@ def _recent(running: AlertCenter) -> None:
                 "pool": [alert.pool for alert in over],
                 "began": [number.instant(alert.began_at_s) for alert in over],
                 "lasted": [number.duration((alert.resolved_at_s or end_s) - alert.began_at_s) for alert in over],
-                "text": [alert.text for alert in over],
+                "text": [t.said(alert.text) for alert in over],
             },
             "saturation",
             wide=("text",),

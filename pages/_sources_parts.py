@@ -59,11 +59,11 @@ def health() -> None:
     if stats.last_cycle_at_s is not None:
         st.caption(t("common.as_of", at=number.instant(stats.last_cycle_at_s)))
     if stats.store_problem:
-        st.error(t("sources.not_stored", reason=number.markdown(stats.store_problem)))
+        st.error(t("sources.not_stored", reason=number.markdown(t.said(stats.store_problem))))
     if stats.maintenance_problem:
-        st.warning(t("sources.maintenance", reason=number.markdown(stats.maintenance_problem)))
+        st.warning(t("sources.maintenance", reason=number.markdown(t.said(stats.maintenance_problem))))
     if stats.problem_count:
-        newest = number.markdown(stats.problems[-1])
+        newest = number.markdown(t.said(stats.problems[-1]))
         st.warning(t("sources.problems", count=stats.problem_count, reason=newest))
     if stats.restart_count:
         st.warning(t("sources.restarted", count=stats.restart_count))
@@ -99,7 +99,7 @@ def one(name: str, fleet: FleetSnapshot) -> None:
     state = view.state or SourceState.NOTHING_YET
     sign = terms.STATES[state.value][0]
     since = number.duration(None if view.since_at_s is None else max(0.0, now_s - view.since_at_s))
-    reason = f": {number.markdown(view.state_reason)}" if view.state_reason else ""
+    reason = f": {number.markdown(t.said(view.state_reason))}" if view.state_reason else ""
     st.markdown(f"**{sign} {t(f'common.state_{state.value}')}** · {since}{reason} · `{number.code(view.url, 120)}`")
     if view.vanished_at_s is not None:
         st.warning(t("sources.vanished", at=number.instant(view.vanished_at_s)))
@@ -121,7 +121,7 @@ def one(name: str, fleet: FleetSnapshot) -> None:
         st.markdown(number.markdown(t(f"sources.says_{family}" if family else "sources.says_none"), 900))
         st.markdown(f"**{t('sources.facts')}**")
         if view.facts:
-            widgets.text_table(figures.facts(view.facts), "sources", wide=("value",), most_rows=12)
+            widgets.text_table(figures.facts(view.facts, t), "sources", wide=("value",), most_rows=12)
         else:
             st.caption(t("sources.facts_none"))
         if view.findings:
@@ -157,10 +157,10 @@ def lists() -> None:
         return
     st.subheader(t("sources.lists"), anchor=False)
     columns: dict[str, list[Any]] = {
-        "list": [report.source for report in reports],
+        "list": [t.said(report.source) for report in reports],
         "read": [round(max(0.0, now_s - report.at_s), 1) for report in reports],
         "count": [report.worker_count for report in reports],
         "unusable": [report.skipped_count for report in reports],
-        "error": [report.error for report in reports],
+        "error": [t.said(report.error) for report in reports],
     }
     widgets.text_table(columns, "sources", wide=("list", "error"))

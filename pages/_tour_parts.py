@@ -192,7 +192,7 @@ def choice(fleet: FleetSnapshot) -> None:
     with st.container(key="tour_terms"):
         context.draw(payload, key="tour.terms")
     refused = [
-        f"{label}: {number.markdown(next((each.reason for each in decision.rejections), t('common.unknown')), 160)}"
+        f"{label}: {number.markdown(t.said(next((r.reason for r in decision.rejections), t('common.unknown'))), 160)}"
         for label, decision in zip(nodes, decided, strict=True)
         if not decision.terms
     ]
@@ -234,7 +234,7 @@ def chain(fleet: FleetSnapshot) -> None:
     try:
         view = context.shared("tour.chain_view", fleet.at_s, pool.pool_id, lambda: chain_view(fleet, pool))
     except KvscopeError as error:
-        st.warning(t("tour.chain_unwatched", reason=number.markdown(error)))
+        st.warning(t("tour.chain_unwatched", reason=number.markdown(t.said(error))))
         return
     name, risk = number.markdown(pool.pool_id), number.share(view.probability, t("common.unknown"))
     if view.alarm_at_s is not None and view.retraction_at_s is not None:
@@ -278,7 +278,7 @@ def joint(fleet: FleetSnapshot) -> None:
     text = t("tour.text_joint", requests=state.request_count or "…")
     if state.problem:
         head(t("tour.title_joint"), text)
-        st.warning(t("tour.race_failed", reason=number.markdown(state.problem)))
+        st.warning(t("tour.race_failed", reason=number.markdown(t.said(state.problem))))
         return
     if state.outcome is None:
         head(t("tour.title_joint"), text)
@@ -364,7 +364,8 @@ def enter(place: int, *, again: bool = False) -> None:
     try:
         control().switch(STEPS[place].scenario)
     except DemoControlError as error:
-        st.toast(context.say()("tour.steer_failed", reason=number.markdown(error)))
+        t = context.say()
+        st.toast(t("tour.steer_failed", reason=number.markdown(t.said(error))))
 
 
 # Laying out.

@@ -63,7 +63,7 @@ def key_figures(decision: Decision) -> None:
         detail = t("what_if.ttft_detail", budget=number.duration(slo.ttft_s), risk=number.share(risk))
         key_figure(t("what_if.ttft"), number.duration(ttft_s), detail, t("what_if.ttft_help"))
         counts = tables.rejection_counts(decision)
-        detail = ", ".join(f"{name} {count}" for name, count in counts.items()) or t("what_if.fits_none")
+        detail = ", ".join(f"{t.said(name)} {count}" for name, count in counts.items()) or t("what_if.fits_none")
         total = f"{sum(counts.values())} / {len(decision.prepared.arrays)}"
         key_figure(t("what_if.fits"), total, number.markdown(detail), t("what_if.fits_help"))
 
@@ -73,7 +73,7 @@ def verdict(decision: Decision) -> None:
     t = context.say()
     chosen, other = decision.chosen, decision.runner_up
     if chosen is None:
-        st.error(t("what_if.verdict_refused", reason=number.markdown(decision.fallback or "")))
+        st.error(t("what_if.verdict_refused", reason=number.markdown(t.said(decision.fallback or ""))))
         if decision.largest_fit_tokens is not None:
             st.caption(t("what_if.largest_fit", tokens=number.amount(decision.largest_fit_tokens, "tokens")))
         return
@@ -94,7 +94,7 @@ def verdict(decision: Decision) -> None:
         )
     marks = dict.fromkeys((*decision.marks(chosen.prefill), *decision.marks(chosen.decode)))
     if marks:
-        st.caption(t("what_if.estimated", texts=number.markdown("; ".join(marks))))
+        st.caption(t("what_if.estimated", texts=number.markdown("; ".join(t.said(mark) for mark in marks))))
 
 
 def score_map(decision: Decision, asked: form.Asked) -> None:
@@ -159,12 +159,12 @@ def lists(decision: Decision) -> None:
     with right:
         st.subheader(t("what_if.rejections_title"))
         if decision.rejections:
-            text_table(tables.rejection_columns(decision), "what_if", wide=("reason",), most_rows=10)
+            text_table(tables.rejection_columns(decision, t), "what_if", wide=("reason",), most_rows=10)
         else:
             st.caption(t("what_if.rejections_none"))
         counts = tables.refused_pair_count(decision)
         if counts:
-            texts = ", ".join(f"{name} {count}" for name, count in counts.items())
+            texts = ", ".join(f"{t.said(name)} {count}" for name, count in counts.items())
             st.caption(t("what_if.rejections_pairs", texts=number.markdown(texts)))
 
 
@@ -181,7 +181,7 @@ def policies(question: Question, asked: form.Asked) -> None:
         for policy in POLICIES.values():
             blind = number.markdown(t(f"what_if.blind_{form.word(policy.name)}"))
             st.markdown(f"**{number.markdown(titles[policy.name])}** · {blind}")
-            st.caption(number.markdown(policy.source))
+            st.caption(number.markdown(t.said(policy.source)))
 
 
 def sensitivity(decision: Decision, question: Question, asked: form.Asked, *, is_on: bool) -> None:

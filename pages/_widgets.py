@@ -35,7 +35,7 @@ def findings(found: Sequence[tuple[str, Finding]], most: int = 4) -> None:
         names = ", ".join(number.markdown(name, 60) for name, _ in group[:6] if name)
         more = f" +{len(group) - 6}" if len(group) > 6 else ""
         badge = f":{_COLORS[finding.severity]}[{_SIGNS[finding.severity]} **{number.markdown(code, 60)}**]"
-        lines.append(f"{badge} {names}{more}: {number.markdown(finding.text)}")
+        lines.append(f"{badge} {names}{more}: {number.markdown(t.said(finding.text))}")
     if not lines:
         st.caption(f":material/check_circle: {t('fleet.findings_none')}")
         return

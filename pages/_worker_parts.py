@@ -49,7 +49,7 @@ def state(pool: PoolSnapshot) -> None:
                 "worker.stale",
                 state=t(f"common.state_{pool.state.value}"),
                 age=number.age(pool.age_s, absent=t("common.unknown")),
-                reason=number.markdown(pool.state_reason),
+                reason=number.markdown(t.said(pool.state_reason)),
             )
         )
     if not pool.is_serving:
@@ -58,7 +58,8 @@ def state(pool: PoolSnapshot) -> None:
 
 def _badge(figure: Figure) -> str:
     t = context.say()
-    return f"{PROVENANCE[figure.provenance.value]} {t(f'common.provenance_{figure.provenance.value}')}: {figure.reason}"
+    provenance = t(f"common.provenance_{figure.provenance.value}")
+    return f"{PROVENANCE[figure.provenance.value]} {provenance}: {t.said(figure.reason)}"
 
 
 def _figure(title: str, figure: Figure, unit: str, detail: str) -> None:
@@ -200,7 +201,7 @@ def tables(pool: PoolSnapshot) -> None:
     with st.expander(t("worker.raw")):
         if pool.reading.anomalies:
             st.warning(t("worker.anomalies", names=number.markdown(", ".join(pool.reading.anomalies))))
-        widgets.text_table(worker_table.raw(pool.reading), "worker", wide=("meaning",))
+        widgets.text_table(worker_table.raw(pool.reading, t), "worker", wide=("meaning",))
         st.caption(t("worker.raw_missing", names=number.markdown(", ".join(worker_table.missing(pool.reading)), 3000)))
 
 

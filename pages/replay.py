@@ -24,7 +24,7 @@ if st.button(t("replay.start"), type="primary", icon=":material/play_arrow:", di
     try:
         work = jobs.start(viewer, asked.order())
     except (form.NotReadyError, jobs.BusyError) as error:
-        st.warning(str(error))
+        st.warning(t.said(error))
 st.caption(t("replay.link"))
 
 if work is not None and work.state == "running":
@@ -32,7 +32,7 @@ if work is not None and work.state == "running":
 elif work is not None and work.state == "cancelled":
     st.info(t("replay.cancelled"))
 elif work is not None and work.state == "failed":
-    st.error(t("replay.failed", reason=number.markdown(work.reason)))
+    st.error(t("replay.failed", reason=number.markdown(t.said(work.reason))))
 
 st.subheader(t("replay.kept_title"))
 chosen = parts.kept(language)

@@ -27,7 +27,7 @@ def asking() -> Question | None:
     try:
         return form.question(asked, fleet)
     except ValueError as error:
-        st.error(t("what_if.bad_request", reason=number.markdown(error)))
+        st.error(t("what_if.bad_request", reason=number.markdown(t.said(error))))
         return None
 
 

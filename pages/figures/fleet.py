@@ -154,7 +154,7 @@ def _hover(pool: PoolSnapshot, word: str, value: float, figure: Figure, unit: st
     if unit != "share" and usable and figure.value is not None:
         parts[0] += f" ({number.share(figure.value / usable)})"
     provenance = t(f"common.provenance_{figure.provenance.value}")
-    parts.append(f"{PROVENANCE[figure.provenance.value]} {provenance}: {number.plain(figure.reason, 110)}")
+    parts.append(f"{PROVENANCE[figure.provenance.value]} {provenance}: {number.plain(t.said(figure.reason), 110)}")
     if figure.low is not None or figure.high is not None:
         low, high = (amount(convert(end, pool, unit), unit, t) for end in (figure.low, figure.high))
         parts.append(t("fleet.between", low=low, high=high))
@@ -226,8 +226,8 @@ def _why_hollow(row: _Row, t: Say) -> str:
     if row.usable is not None:
         return f"{name} · {t('fleet.rest_unknown')}"
     if composition.usable_tokens.value is not None:
-        return f"{name} · {t('fleet.no_conversion')}: {number.plain(pool.bytes_per_token.reason, 110)}"
-    return f"{name} · {number.plain(composition.usable_tokens.reason, 110)}"
+        return f"{name} · {t('fleet.no_conversion')}: {number.plain(t.said(pool.bytes_per_token.reason), 110)}"
+    return f"{name} · {number.plain(t.said(composition.usable_tokens.reason), 110)}"
 
 
 def _queued(rows: Sequence[_Row], longest: float, unit: str, t: Say, language: str) -> dict[str, Any] | None:

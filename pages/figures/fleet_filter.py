@@ -102,7 +102,7 @@ def not_scored(pools: Sequence[PoolSnapshot], t: Say) -> list[str]:
                 state=t(f"common.state_{state}"),
                 age=number.age(max(ages, default=None), absent=t("common.unknown")),
                 pools=names + more,
-                reason=number.markdown(reason),
+                reason=number.markdown(t.said(reason)),
             )
         )
     return said

@@ -89,9 +89,9 @@ def page(body: Mapping[str, Any], series: Mapping[str, Any], language: str) -> s
             if found["role"] != "prefill":
                 figures.append(replay.composition(series[best], pool, language, t))
     traffic = body["traffic"]
-    notes = [*traffic["notes"], *body["notes"]]
+    notes = [t.said(note) for note in (*traffic["notes"], *body["notes"])]
     notes += [
-        t("replay.skipped", count=each["count"], reason=each["reason"], row=each["first_rows"][0])
+        t("replay.skipped", count=each["count"], reason=t.said(each["reason"]), row=each["first_rows"][0])
         for each in traffic["rows"]["reasons"]
     ]
     told = t(

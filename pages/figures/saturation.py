@@ -253,7 +253,7 @@ def _numbers(sign: Sign | None, t: Say) -> str:
 
 
 def _sign_text(sign: Sign | None, t: Say) -> str:
-    return t("saturation.not_looked") if sign is None else sign.text
+    return t("saturation.not_looked") if sign is None else t.said(sign.text)
 
 
 def ranking(rows: Sequence[Row], frame: Frame) -> bytes | None:

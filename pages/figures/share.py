@@ -198,7 +198,7 @@ def page_html(page: Page, payloads: Mapping[str, bytes], fleet: FleetSnapshot | 
         if noticed:
             lines = "".join(
                 f"<li>{html.escape(f'{about}: ' if about else '')}<b>{html.escape(each.code)}</b> "
-                f"{html.escape(each.text)}</li>"
+                f"{html.escape(t.said(each.text))}</li>"
                 for about, each in noticed
             )
             body.append(f"<h2>{html.escape(t('share.findings'))}</h2><ul>{lines}</ul>")

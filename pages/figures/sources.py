@@ -50,7 +50,7 @@ def overview(views: Sequence[Any], offsets: Mapping[str, float], at_s: float, t:
                 "name": view.worker_id,
                 "state": f"{STATES[state.value][0]} {t(f'common.state_{state.value}')}",
                 "since": number.duration(None if view.since_at_s is None else max(0.0, at_s - view.since_at_s)),
-                "reason": view.state_reason,
+                "reason": t.said(view.state_reason),
                 "engine": " ".join(filter(None, (view.engine, view.version))) or t("common.unknown"),
                 "pools": _pools(view),
                 "answered": None if view.last_success_at_s is None else round(at_s - view.last_success_at_s, 1),
@@ -62,9 +62,9 @@ def overview(views: Sequence[Any], offsets: Mapping[str, float], at_s: float, t:
                 "skipped": view.skipped_count,
                 "rejected": view.rejected_count,
                 "ignored": view.ignored_count,
-                "last_error": _last_error(view),
+                "last_error": _last_error(view, t),
                 "url": view.url,
-                "origin": view.origin,
+                "origin": t.said(view.origin),
             }
         )
     names = list(rows[0]) if rows else []
@@ -85,10 +85,10 @@ def _offset(offset_s: float | None, t: Say) -> str:
     return t("sources.ahead" if offset_s < 0 else "sources.behind", span=number.duration(abs(offset_s)))
 
 
-def _last_error(view: Any) -> str:
+def _last_error(view: Any, t: Say) -> str:
     if not view.last_error_kind:
         return ""
-    return f"{number.clock(view.last_error_at_s)} {view.last_error_kind}: {view.last_error}"
+    return f"{number.clock(view.last_error_at_s)} {view.last_error_kind}: {t.said(view.last_error)}"
 
 
 def questions(asked: Sequence[Any], at_s: float, t: Say) -> dict[str, list[Any]]:
@@ -114,9 +114,9 @@ def questions(asked: Sequence[Any], at_s: float, t: Say) -> dict[str, list[Any]]
     }
 
 
-def facts(told: Mapping[str, str]) -> dict[str, list[str]]:
+def facts(told: Mapping[str, str], t: Say) -> dict[str, list[str]]:
     """Return what a source says of its configuration."""
-    return {"fact": list(told), "value": [str(value) for value in told.values()]}
+    return {"fact": [t.said(name) for name in told], "value": [t.said(value) for value in told.values()]}
 
 
 def definitions(pool: PoolSnapshot, t: Say, label: Any) -> dict[str, list[str]]:
@@ -126,7 +126,7 @@ def definitions(pool: PoolSnapshot, t: Say, label: Any) -> dict[str, list[str]]:
         figure = getattr(pool.composition, f"{word}_tokens")
         columns["word"].append(label(word))
         columns["known"].append(t(f"common.provenance_{figure.provenance.value}"))
-        columns["because"].append(figure.reason)
+        columns["because"].append(t.said(figure.reason))
     for name, figure in (("block", pool.block_size_tokens), ("memory", pool.bytes_per_token)):
         columns["word"].append(t(f"sources.{name}"))
         columns["known"].append(t(f"common.provenance_{figure.provenance.value}"))
@@ -136,9 +136,9 @@ def definitions(pool: PoolSnapshot, t: Say, label: Any) -> dict[str, list[str]]:
 
 def _said(reason: str, provenance: Provenance, value: float | None, t: Say) -> str:
     if provenance is Provenance.UNKNOWN:
-        return reason or t("common.unknown")
+        return t.said(reason) or t("common.unknown")
     shown = number.compact(value)
-    return f"{shown}; {reason}" if reason else shown
+    return f"{shown}; {t.said(reason)}" if reason else shown
 
 
 def router_table(

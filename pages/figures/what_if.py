@@ -4,6 +4,7 @@ and where a herd goes. Data in, packed figure out; the tables are in `what_if_ta
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -36,6 +37,11 @@ LABELLED_CELLS: Final = 400
 def pair_name(prefill: str, decode: str) -> str:
     """Return a pair as pages name it; a pool that serves alone by its own name."""
     return prefill if prefill == decode else f"{prefill} → {decode}"
+
+
+_FIRST_WIDE = "\u2e80"
+_PIECE = re.compile(r"[\u2e80-\uffef]|[^\s\u2e80-\uffef]+\s*|\s+")
+"""What a line may be cut between: single wide signs, words with the space behind them."""
 
 
 def score_text(score: float | None) -> str:
@@ -72,8 +78,8 @@ def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray,
             name, reason = (why.filter, why.reason) if why else ("", "")
         else:
             name, reason = decision.pair_refusal(prefill, decode)
-        wrapped = "<br>".join(number.plain(line, 120) for line in _wrapped(reason))
-        texts[row][column] = head + t("what_if.hover_refused", filter=number.plain(name)) + "<br>" + wrapped
+        wrapped = "<br>".join(number.plain(line, 120) for line in _wrapped(t.said(reason)))
+        texts[row][column] = head + t("what_if.hover_refused", filter=number.plain(t.said(name))) + "<br>" + wrapped
 
     if table.pairs is not None:
         for row, column in np.ndindex(table.pairs.shape):
@@ -87,12 +93,16 @@ def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray,
 
 
 def _wrapped(text: str, width: int = 72) -> list[str]:
-    lines: list[str] = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
+    """Return lines of at most `width` letters; Chinese has no spaces and wide signs, and may break anywhere."""
+    lines, taken = [""], 0
+    for piece in _PIECE.findall(text):
+        size = len(piece) * (2 if piece[0] >= _FIRST_WIDE else 1)
+        if taken + size > width and lines[-1]:
             lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
+            taken = 0
+        lines[-1] += piece
+        taken += size
+    return [line.strip() for line in lines]
 
 
 def score_map(decision: Decision, age_s: float | None, t: Say) -> bytes:

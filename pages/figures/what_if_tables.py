@@ -42,15 +42,15 @@ def ranking_columns(decision: Decision) -> dict[str, list[Any]]:
     }
 
 
-def rejection_columns(decision: Decision) -> dict[str, list[Any]]:
+def rejection_columns(decision: Decision, t: Say) -> dict[str, list[Any]]:
     """Return every refused pool with the filter, the two numbers compared and the reason."""
     found: dict[str, list[Any]] = {name: [] for name in ("pool", "filter", "have", "need", "reason")}
     for each in decision.rejections:
         found["pool"].append(each.pool)
-        found["filter"].append(each.filter)
+        found["filter"].append(t.said(each.filter))
         found["have"].append(None if each.have is None else number.compact(each.have))
         found["need"].append(None if each.need is None else number.compact(each.need))
-        found["reason"].append(each.reason)
+        found["reason"].append(t.said(each.reason))
     return found
 
 
@@ -75,7 +75,7 @@ def policy_columns(choices: Sequence[PolicyChoice], titles: Mapping[str, str], t
         found["policy"].append(titles[each.policy])
         found["choice"].append(t("what_if.nothing") if chosen is None else pair_name(chosen.prefill, chosen.decode))
         found["joint"].append(t("what_if.refused") if each.is_refused_by_joint else score_text(each.joint_score))
-        found["note"].append("; ".join(filter(None, (each.decision.fallback, *each.decision.notes))))
+        found["note"].append("; ".join(t.said(text) for text in (each.decision.fallback, *each.decision.notes) if text))
     return found
 
 
@@ -120,7 +120,7 @@ def formula_text(terms: Sequence[Term], t: Say) -> str:
     for term in terms:
         sign = "−" if term.name == "prefix_benefit" else "+"
         lines.append(f"{sign} {score_text(abs(term.contribution)):>7}  {t(f'what_if.term_{term.name}')}")
-        lines.append(f"            {term.weight:g} × {term.formula}")
+        lines.append(f"            {term.weight:g} × {t.said(term.formula)}")
     return "\n".join([*lines, f"= {score_text(sum(term.contribution for term in terms)):>7}"])
 
 

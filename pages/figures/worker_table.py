@@ -82,7 +82,7 @@ def composition(pool: PoolSnapshot, t: Say, language: str) -> dict[str, list[str
             text = number.amount(convert(figure.value, pool, unit), unit, absent="–")
             columns[unit].append(text.removesuffix(" blocks"))
         columns["from"].append(badge(figure, t))
-        columns["reason"].append(figure.reason)
+        columns["reason"].append(t.said(figure.reason))
         columns["meaning"].append(meaning(word, language))
     return columns
 
@@ -95,7 +95,7 @@ def rates(pool: PoolSnapshot, t: Say) -> dict[str, list[str]]:
         "rate": [t(f"worker.rate_{name}") for name, _, _ in rows],
         "value": [shown(figure, unit, t) for _, unit, figure in rows],
         "from": [badge(figure, t) for _, _, figure in rows],
-        "reason": [figure.reason for _, _, figure in rows],
+        "reason": [t.said(figure.reason) for _, _, figure in rows],
     }
 
 
@@ -104,7 +104,7 @@ def rate_names() -> list[str]:
     return [f.name for f in fields(PoolRates) if f.name != "window_s"]
 
 
-def raw(reading: PoolReading) -> dict[str, list[Any]]:
+def raw(reading: PoolReading, t: Say) -> dict[str, list[Any]]:
     """Return every raw signal the source gave: name, value, kind, meaning; what it did not give is left out."""
     known = [
         (f.name, getattr(reading, f.name), f.metadata["kind"], f.metadata["help"])
@@ -114,8 +114,8 @@ def raw(reading: PoolReading) -> dict[str, list[Any]]:
     return {
         "name": [name for name, _, _, _ in known],
         "value": [float(value) for _, value, _, _ in known],
-        "kind": [kind for _, _, kind, _ in known],
-        "meaning": [text for _, _, _, text in known],
+        "kind": [t.said(kind) for _, _, kind, _ in known],
+        "meaning": [t.said(text) for _, _, _, text in known],
     }
 
 
@@ -141,7 +141,7 @@ def polls(outcomes: Sequence[Any], t: Say) -> dict[str, list[Any]]:
         "pools": [poll.pool_count for poll in newest],
         "rejected": [poll.rejected_count for poll in newest],
         "ignored": [poll.ignored_count for poll in newest],
-        "detail": [" ".join(filter(None, (poll.error_kind, poll.detail))) for poll in newest],
+        "detail": [" ".join(filter(None, (poll.error_kind, t.said(poll.detail)))) for poll in newest],
     }
 
 

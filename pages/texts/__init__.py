@@ -3,14 +3,13 @@ The two-language catalogue: `pages/texts/<page>.py` holds `TEXTS: dict[key, (Eng
 
 A full key is `<page>.<key>`, for example `fleet.title`; texts many pages use are `common.<key>`. Numbers go in as
 `{name}` fields. A missing key or a missing number raises: tests/pages/test_texts.py draws every text of every page.
+Sentences made below the pages are in `pages/texts/said/`.
 """
 
 import importlib
-from collections.abc import Callable
 from functools import cache
 
-Say = Callable[..., str]
-"""`say(key, **numbers) -> str` in one language."""
+from pages.texts.said import translated
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 
@@ -22,19 +21,36 @@ def catalogue(page: str) -> dict[str, tuple[str, str]]:
     return texts
 
 
-@cache
-def speaker(language: str) -> Say:
+class Say:
     """
-    Return the `say` of one language.
+    One language speaking.
 
-    Raises:
-        KeyError: On call, when the key is in no catalogue or a number it needs is not given.
+    Attributes:
+        language: `en` or `zh`.
     """
-    place = 1 if language == "zh" else 0
 
-    def say(key: str, **numbers: object) -> str:
+    def __init__(self, language: str) -> None:
+        """`language`: any we do not have speaks English."""
+        self.language = language if language in LANGUAGES else "en"
+
+    def __call__(self, key: str, **numbers: object) -> str:
+        """
+        Return a text of the catalogue.
+
+        Raises:
+            KeyError: the key is in no catalogue, or a number it needs is not given.
+        """
         page, _, name = key.partition(".")
-        text = catalogue(page)[name][place]
+        text = catalogue(page)[name][1 if self.language == "zh" else 0]
         return text.format(**numbers) if numbers else text
 
-    return say
+    def said(self, sentence: object) -> str:
+        """Return a finding, reason, note or refusal that the code below makes in English (see `pages.texts.said`)."""
+        text = str(sentence)
+        return translated(text) if self.language == "zh" else text
+
+
+@cache
+def speaker(language: str) -> Say:
+    """Return the `say` of one language."""
+    return Say(language)

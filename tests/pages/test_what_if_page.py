@@ -171,7 +171,7 @@ def test_tables_hold_what_the_decision_holds() -> None:
     titles = {name: name for name in POLICIES}
     found = [
         tables.ranking_columns(decision),
-        tables.rejection_columns(decision),
+        tables.rejection_columns(decision, T),
         tables.policy_columns(every_policy(question), titles, T),
         tables.flip_columns([*weight_flips(decision), *input_flips(question, decision)], T),
     ]

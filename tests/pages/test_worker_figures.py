@@ -113,7 +113,7 @@ def test_bounds_are_shown_as_bounds(make_pool) -> None:
 def test_raw_and_missing_together_are_every_signal(make_pool) -> None:
     """Every signal is either shown with its meaning or named as not given."""
     reading = make_pool().reading
-    raw = worker_table.raw(reading)
+    raw = worker_table.raw(reading, T)
     assert all(raw["meaning"])
     missing = worker_table.missing(reading)
     assert not set(raw["name"]) & set(missing)
