@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from commands import EXIT_WRONG_USE
+
 COMMANDS = (
     "demo",
     "serve",
@@ -26,7 +28,6 @@ COMMANDS = (
 )
 """Subcommands; `commands/<name>.py` is imported when `<name>` is called."""
 
-EXIT_WRONG_USE = 3
 EXIT_PIPE_CLOSED = 141
 """What a shell reports for a process ended by a closed pipe (128 + SIGPIPE)."""
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from commands import refuse
 from commands.backtest_plot import svg
 from commands.backtest_runs import FAMILIES, recorded, runs_of, simulate
 from commands.backtest_score import (
@@ -32,7 +33,6 @@ from scoring.alarm_forecast import FORECAST, Forecast
 
 HELP = "Judge the saturation alarm against fixed lines, on simulated runs and recordings."
 EXIT_FAILED: Final = 1
-EXIT_WRONG_USE: Final = 3
 MOST_SEEDS: Final = 5000
 
 
@@ -52,14 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge and print; return the exit status."""
     if not 0 <= args.seeds <= MOST_SEEDS or not 20 <= args.seconds <= 3600 or not 1 <= args.jobs <= 64:
-        print(
-            f"kvscope backtest: --seeds from 0 to {MOST_SEEDS}, --seconds from 20 to 3600, --jobs from 1 to 64",
-            file=sys.stderr,
-        )
-        return EXIT_WRONG_USE
+        return refuse("backtest", f"--seeds from 0 to {MOST_SEEDS}, --seconds from 20 to 3600, --jobs from 1 to 64")
     if args.fit and args.seeds < 20:
-        print("kvscope backtest: --fit needs at least 20 seeds", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return refuse("backtest", "--fit needs at least 20 seeds")
     try:
         recordings = {path.name: tracks_of(recorded(path)) for path in args.recording}
     except RecordingError as error:

@@ -18,6 +18,7 @@ from collectors.calibration_versions import apply, keep, profile_mapping, roll_b
 from collectors.errors import KvscopeError, StoreLockedError
 from collectors.store import open_store
 from collectors.trace_files import trace_lines
+from commands import refuse
 from scoring.calibration_error import JudgedFit, judged_fit
 from scoring.calibration_windows import Kind, PairWindows, consecutive_windows, kind_of, readings_of
 from scoring.model import Role
@@ -26,7 +27,7 @@ from simulation.trace import TraceError, read_trace
 from simulation.trace_formats import FORMATS
 
 HELP = "service times learnt from a store's counters, with intervals, errors held out and versions"
-EXIT_DONE, EXIT_NOTHING, EXIT_NOT_READ, EXIT_WRONG_USE = 0, 1, 2, 3
+EXIT_DONE, EXIT_NOTHING, EXIT_NOT_READ = 0, 1, 2
 LOCK_WAIT_S: Final = 1.0
 
 
@@ -47,21 +48,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, or act on versions; see the module for the exit status."""
     if (args.apply is not None or args.roll_back or args.export) and not args.kind:
-        return _refuse("--apply, --roll-back and --export need --kind", EXIT_WRONG_USE)
+        return refuse("calibrate", "--apply, --roll-back and --export need --kind")
     if args.minutes <= 0:
-        return _refuse(f"--minutes is {args.minutes:g}: must be above 0", EXIT_WRONG_USE)
+        return refuse("calibrate", f"--minutes is {args.minutes:g}: must be above 0")
     try:
         if args.requests:
             return _quantiles(args)
         if not Path(args.store).is_file():
-            return _refuse(f"cannot read {args.store}: no such file", EXIT_NOT_READ)
+            return refuse("calibrate", f"cannot read {args.store}: no such file", EXIT_NOT_READ)
         return _on_store(args)
     except StoreLockedError as error:
         held = f" (held by process {error.holder_pid})" if error.holder_pid else ""
         text = f"{args.store} is in use{held}: use the Calibration page of the running KVScope, or stop it first"
-        return _refuse(text, EXIT_NOT_READ)
+        return refuse("calibrate", text, EXIT_NOT_READ)
     except (KvscopeError, TraceError, OSError, ValueError) as error:
-        return _refuse(str(error), EXIT_NOT_READ)
+        return refuse("calibrate", error, EXIT_NOT_READ)
 
 
 def _on_store(args: argparse.Namespace) -> int:
@@ -77,7 +78,7 @@ def _on_store(args: argparse.Namespace) -> int:
             return EXIT_DONE
         span = store.time_span()
         if span is None:
-            return _refuse(f"{args.store} holds no readings yet", EXIT_NOTHING)
+            return refuse("calibrate", f"{args.store} holds no readings yet", EXIT_NOTHING)
         fits = judged_fits(store.latest_histories(span[1], args.minutes * 60.0))
         fits = {name: judged for name, judged in fits.items() if args.kind in (None, name)}
         made = {name: judged for name, judged in fits.items() if judged.fit.is_made}
@@ -217,8 +218,3 @@ def _classes(trace: Any) -> list[str]:
         if category is not None:
             return [str(category.names[code]) if code >= 0 else "unlabelled" for code in category.codes.tolist()]
     return ["all"] * len(trace)
-
-
-def _refuse(text: str, status: int) -> int:
-    print(f"kvscope calibrate: {text}", file=sys.stderr)
-    return status

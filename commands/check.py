@@ -9,7 +9,6 @@ but not understood, 2 not reached, 3 wrong use.
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,11 +29,11 @@ from collectors.prometheus_api import QUERY_PATH
 from collectors.settings import read_secret
 from collectors.transport import FleetTransport
 from collectors.worker_poll import WorkerPoll
+from commands import refuse
 from commands.check_view import (
     EXIT_NOT_REACHED,
     EXIT_NOT_UNDERSTOOD,
     EXIT_UNDERSTOOD,
-    EXIT_WRONG_USE,
     Checked,
     as_json,
     as_text,
@@ -79,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         checked = _check(args)
     except WrongUseError as error:
-        print(f"kvscope check: {error}", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return refuse("check", error)
     if args.json:
         print(json.dumps(as_json(checked), indent=2, allow_nan=False, ensure_ascii=False))
     else:

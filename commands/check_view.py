@@ -23,7 +23,7 @@ from scoring.model import (
 )
 from scoring.snapshot_file import COUNTS, FIGURES
 
-EXIT_UNDERSTOOD, EXIT_NOT_UNDERSTOOD, EXIT_NOT_REACHED, EXIT_WRONG_USE = 0, 1, 2, 3
+EXIT_UNDERSTOOD, EXIT_NOT_UNDERSTOOD, EXIT_NOT_REACHED = 0, 1, 2
 
 _RATES: Final = (
     "growth_tokens_per_s",

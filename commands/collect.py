@@ -14,11 +14,11 @@ from collectors.runtime import Runtime, start_runtime
 from collectors.runtime_stats import RuntimeStats
 from collectors.settings import load_settings
 from collectors.watchers import start_watchers, stop_watchers
+from commands import EXIT_WRONG_USE
 from scoring.model import SourceState
 
 HELP = "Poll a fleet and store it, without a dashboard."
 EXIT_FAILED = 1
-EXIT_WRONG_USE = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

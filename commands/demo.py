@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from commands import refuse
 from demo.control import UnknownScenarioError
 from demo.fleet_file import FleetFileError, Value, WorkerLine, fleet_toml, write_fleet_file
 from demo.hosting import LOOPBACK, PortTakenError, Site, application
@@ -24,7 +25,6 @@ from demo.scenarios import SCENARIOS
 
 HELP = "Run a demo fleet of SGLang-speaking workers on loopback, simulated or recorded."
 EXIT_FAILED: Final = 1
-EXIT_WRONG_USE: Final = 3
 DEFAULT_FLEET_FILE: Final = Path("var/demo/fleet.toml")
 DEFAULT_PORT: Final = 8501
 READY_WAIT_S: Final = 60.0
@@ -87,11 +87,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"{scenario.name:12} {scenario.summary}")
         return 0
     if args.workers is not None and not 3 <= args.workers <= 2000:
-        print(f"kvscope demo: --workers must be from 3 to 2000, not {args.workers}", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return refuse("demo", f"--workers must be from 3 to 2000, not {args.workers}")
     if args.workers is not None and SCENARIOS[args.scenario].fleet != "default":
-        print(f"kvscope demo: scenario {args.scenario} brings its own workers; leave --workers out", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return refuse("demo", f"scenario {args.scenario} brings its own workers; leave --workers out")
     _allow_files()
     if args.serve:
         return _serve(args)

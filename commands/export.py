@@ -15,11 +15,11 @@ import httpx
 
 from collectors.errors import KvscopeError, StoreError, StoreLockedError
 from collectors.store import EXPORT_TABLES, FORMATS, ExportRequest, open_store, parse_export_query
+from commands import refuse
 
 HELP = "write a stretch of time out of a store to a Parquet or CSV file"
 EXIT_FAILED = 1
 EXIT_NOT_REACHED = 2
-EXIT_WRONG_USE = 3
 LOCK_WAIT_S = 1.0
 """Chosen: enough for a process that is just ending, short for a person who waits."""
 DEFAULT_SERVER = "http://127.0.0.1:8501"
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         request = parse_export_query(query, time.time())
     except ValueError as error:
-        return _refuse(str(error), EXIT_WRONG_USE)
+        return refuse("export", error)
     out = Path(args.out or request.file_name)
     try:
         if args.server:
@@ -57,14 +57,15 @@ def run(args: argparse.Namespace) -> int:
         return _from_file(args.store, request, out)
     except StoreLockedError as error:
         holder = f"process {error.holder_pid}" if error.holder_pid else "another process"
-        return _refuse(
+        return refuse(
+            "export",
             f"{args.store} is in use by {holder}; if that is a running KVScope, add "
             f"`--server {DEFAULT_SERVER}` in place of `--store` (or fetch {_url(DEFAULT_SERVER, request)}), "
             "else stop it first",
             EXIT_NOT_REACHED,
         )
     except KvscopeError as error:
-        return _refuse(str(error), EXIT_FAILED)
+        return refuse("export", error, EXIT_FAILED)
 
 
 def _from_file(store_path: str, request: ExportRequest, out: Path) -> int:
@@ -86,13 +87,13 @@ def _from_server(server: str, request: ExportRequest, out: Path) -> int:
         with httpx.stream("GET", _url(server, request), headers=headers, timeout=60.0) as answer:
             if answer.status_code != httpx.codes.OK:
                 said = answer.read().decode("utf-8", "replace")[:300]
-                return _refuse(f"{server} answered {answer.status_code}: {said}", EXIT_FAILED)
+                return refuse("export", f"{server} answered {answer.status_code}: {said}", EXIT_FAILED)
             with draft.open("wb") as file:
                 for part in answer.iter_bytes():
                     file.write(part)
         draft.replace(out)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return _refuse(f"cannot reach {server}: {error}; is KVScope serving there?", EXIT_NOT_REACHED)
+        return refuse("export", f"cannot reach {server}: {error}; is KVScope serving there?", EXIT_NOT_REACHED)
     except OSError as error:
         raise StoreError(f"cannot write {out}: {error.strerror}") from error
     finally:
@@ -110,8 +111,3 @@ def _url(server: str, request: ExportRequest) -> str:
 
 def _instant(at_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
-
-
-def _refuse(text: str, status: int) -> int:
-    print(f"kvscope export: {text}", file=sys.stderr)
-    return status

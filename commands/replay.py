@@ -15,6 +15,7 @@ import httpx
 from collectors.errors import KvscopeError
 from collectors.trace_files import trace_lines
 from commands import _replay_output as output
+from commands import refuse
 from scoring.service import PROFILES
 from scoring.slo import SLO_CLASSES, SloClass
 from scoring.snapshot import fleet_from_json
@@ -44,7 +45,6 @@ from simulation.workload_shape import Shaping, is_synthetic, shape, synthetic_tr
 
 HELP = "replay traffic under several policies and compare them"
 EXIT_FAILED = 1
-EXIT_WRONG_USE = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -113,11 +113,11 @@ def run(args: argparse.Namespace) -> int:
         variants, notes = _variants(args, fleet)
         comparison = _compare(args, trace, fleet, variants, classes)
     except (RayMissingError, CancelledError) as error:
-        return _refuse(str(error), EXIT_FAILED)
+        return refuse("replay", error, EXIT_FAILED)
     except (KvscopeError, ValueError) as error:
-        return _refuse(str(error), EXIT_WRONG_USE)
+        return refuse("replay", error)
     except KeyboardInterrupt:
-        return _refuse("stopped", EXIT_FAILED)
+        return refuse("replay", "stopped", EXIT_FAILED)
     bounds = None
     if args.bounds and trace.report.reuse_known_count:
         bounds = reuse_bounds(trace.traffic, fleet.spec)
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         written = output.write_files(args, comparison, trace, body)
     except (OSError, ValueError) as error:
-        return _refuse(str(error), EXIT_FAILED)
+        return refuse("replay", error, EXIT_FAILED)
     if args.json:
         print(json.dumps(body, allow_nan=False))
     else:
@@ -133,11 +133,6 @@ def run(args: argparse.Namespace) -> int:
         for name in written:
             print(f"written: {name}")
     return 0
-
-
-def _refuse(text: str, status: int) -> int:
-    print(f"kvscope replay: {text}", file=sys.stderr)
-    return status
 
 
 def _fleet_document(name: str) -> dict[str, Any] | None:

@@ -2,15 +2,14 @@
 
 import argparse
 import json
-import sys
 
 from collectors.trace_files import TraceFileError, trace_lines
+from commands import refuse
 from simulation.reuse import RULES, prefix_reuse
 from simulation.trace import TraceOptions, read_trace
 from simulation.trace_formats import FORMATS
 
 HELP = "Prefix hits of a trace for a cache of given size and rule."
-EXIT_WRONG_USE = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
             is_tail_cached=not args.whole_blocks,
         )
     except (TraceFileError, ValueError) as error:
-        print(f"kvscope reuse: {error}", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return refuse("reuse", error)
     is_known = result.unknown_count < result.measured_count
     report = trace.report
     if args.json:

@@ -20,6 +20,7 @@ import httpx
 from collectors.errors import KvscopeError, StoreLockedError
 from collectors.settings import Settings, load_settings
 from collectors.store import open_store
+from commands import EXIT_WRONG_USE, refuse
 from pages._decide_settings import decide_settings
 from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuantiles, RequestView, known_output
 from scoring.model import FleetSnapshot, Link
@@ -31,7 +32,7 @@ from scoring.slo import SLO_CLASSES
 from scoring.snapshot import JudgeSettings, fleet_from_json, judge_fleet
 
 HELP = "where a request should go on a fleet, by any policy, with every term and every rejection"
-EXIT_CHOSEN, EXIT_REFUSED, EXIT_NOT_READ, EXIT_WRONG_USE = 0, 1, 2, 3
+EXIT_CHOSEN, EXIT_REFUSED, EXIT_NOT_READ = 0, 1, 2
 LOCK_WAIT_S: Final = 1.0
 TOKEN_VARIABLE: Final = "KVSCOPE_TOKEN"  # noqa: S105 # the name of a variable, not a token
 DEFAULT_SERVER: Final = "http://127.0.0.1:8501"
@@ -99,16 +100,18 @@ def run(args: argparse.Namespace) -> int:
     except StoreLockedError as error:
         held = f" (held by process {error.holder_pid})" if error.holder_pid else ""
         text = f"{args.store} is in use{held}: use --server {DEFAULT_SERVER} for a running KVScope, else stop it first"
-        return _refuse(text, EXIT_NOT_READ)
+        return refuse("route", text, EXIT_NOT_READ)
     except KvscopeError as error:
-        return _refuse(str(error), EXIT_NOT_READ if args.store else EXIT_WRONG_USE)
+        return refuse("route", error, EXIT_NOT_READ if args.store else EXIT_WRONG_USE)
     except ValueError as error:
-        return _refuse(str(error), EXIT_WRONG_USE)
+        return refuse("route", error)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         where = args.server or DEFAULT_SERVER
-        return _refuse(f"cannot read {where}: {error}; give --snapshot FILE or --store FILE instead", EXIT_NOT_READ)
+        return refuse(
+            "route", f"cannot read {where}: {error}; give --snapshot FILE or --store FILE instead", EXIT_NOT_READ
+        )
     except OSError as error:
-        return _refuse(f"cannot read {error.filename or args.snapshot}: {error.strerror}", EXIT_NOT_READ)
+        return refuse("route", f"cannot read {error.filename or args.snapshot}: {error.strerror}", EXIT_NOT_READ)
     decision = replace(decision, notes=(*decision.notes, *_unseen(decision, asked)))
     print(json.dumps(as_json(decision), indent=1, allow_nan=False) if args.json else _as_text(decision))
     return EXIT_REFUSED if decision.chosen is None else EXIT_CHOSEN
@@ -341,8 +344,3 @@ def _as_text(decision: Decision) -> str:
 
 def _pair(prefill: str, decode: str) -> str:
     return prefill if prefill == decode else f"{prefill} -> {decode}"
-
-
-def _refuse(text: str, status: int) -> int:
-    print(f"kvscope route: {text}", file=sys.stderr)
-    return status

@@ -13,7 +13,8 @@ from collectors.engines import ENGINES
 from collectors.errors import SettingsError, StoreError
 from collectors.settings import Settings, hand_fleet_to_app, load_settings
 from collectors.store import open_store
-from commands.collect import EXIT_FAILED, EXIT_WRONG_USE, print_problems
+from commands import EXIT_WRONG_USE
+from commands.collect import EXIT_FAILED, print_problems
 
 HELP = "Serve the dashboard over a fleet."
 
