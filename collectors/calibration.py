@@ -4,60 +4,38 @@ Calibration beside the collector: every cycle becomes rows, rows become fits, an
 The hook of a cycle only takes differences; fitting happens in a thread of its own. `calibrator()` gives the one of
 the running runtime and starts it at the first asking, with the minutes already in memory.
 
-Read next: `calibration_live`, `calibration_versions`, `scoring.calibration_service`.
+Read next: `calibration_book` (what was seen), `calibration_in_use` (what it gives), `calibration_versions`.
 """
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from collectors import calibration_versions as kept
-from collectors.calibration_live import LivePredictions
+from collectors.calibration_book import CalibrationBook, backfilled_samples
+from collectors.calibration_outputs import outputs_at
+from collectors.calibration_reserves import Measured, MeasuredReserves
 from collectors.calibration_state import CalibrationState, KindRows, KindState
 from collectors.errors import KvscopeError
+from collectors.judging import reserve_of
 from collectors.runtime import Runtime, get_runtime
-from scoring.calibration_error import (
-    ErrorSample,
-    JudgedFit,
-    Quantity,
-    judged_fit,
-    prefill_errors,
-    step_errors,
-    summarize,
-    transfer_errors,
-)
-from scoring.calibration_reserve import CalibratedReserve, growth_departures_ratio, reserve_for_slo
-from scoring.calibration_windows import (
-    Kind,
-    PairWindows,
-    TrafficWindow,
-    consecutive_windows,
-    kind_of,
-    pair_windows,
-    readings_of,
-)
-from scoring.drift import drift_step, seeded
-from scoring.model import FleetSnapshot, FloatArray, PoolReading, PoolSnapshot, Role, pool_id
-from scoring.reserve import ReserveSettings
+from scoring.calibration_error import JudgedFit, Quantity, judged_fit, summarize
+from scoring.calibration_in_use import InUse, KindSeen, OutputsInUse, Version, parts_in_use
+from scoring.calibration_reserve import CalibratedReserve, needed_count
+from scoring.model import FleetSnapshot, FloatArray
 from scoring.service import ServiceProfile
 
-SAMPLES_KEPT: Final = 5000
-AGES_KEPT: Final = 2000
 REFIT_EVERY_S: Final = 20.0
-BACKFILL_SAMPLES: Final = 300
-"""Samples a pool taken from memory at the start; a fleet of thousands takes fewer."""
-BACKFILL_PAIRS: Final = 60_000
-SEED_ROWS: Final = 200
-"""Rows that tell the drift test how errors scatter when coefficients are put to use."""
 FIRST_REASON: Final = "first fit"
 GROWN_REASON: Final = "more or better rows"
 GROWN_FACTOR: Final = 4
 """A fit that no person has chosen gives way to one of four times its rows, whose intervals are half as wide."""
 DRIFT_REASON: Final = "predictions drifted"
+IN_USE_S: Final = 5.0
+"""What is given to whoever decides stands for so long: workers are held against their coefficients as often."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,13 +52,11 @@ class Calibrator:
         self._runtime = runtime
         self._refit_every_s = refit_every_s
         self._lock = threading.RLock()
-        self._kinds: dict[str, KindRows] = {}
-        self._last: dict[str, PoolReading] = {}
-        self._samples: deque[ErrorSample] = deque(maxlen=SAMPLES_KEPT)
-        self._ages: deque[float] = deque(maxlen=AGES_KEPT)
-        self._live = LivePredictions()
-        self._at_s: float | None = None
+        self._book = CalibrationBook(lambda name: kept.applied(runtime.store, name))
         self._fitted_at_s: float | None = None
+        self._reserves = MeasuredReserves(lambda: reserve_of(runtime.settings))
+        self._outputs: OutputsInUse | None = None
+        self._in_use: InUse | None = None
         self._problem = ""
         self._wake = threading.Event()
         self._is_ending = False
@@ -137,111 +113,39 @@ class Calibrator:
             self._problem = ""
 
     def _is_due(self) -> bool:
-        at_s = self._at_s
+        at_s = self._book.at_s
         if at_s is None or self._is_ending:
             return False
         return self._fitted_at_s is None or not 0.0 <= at_s - self._fitted_at_s < self._refit_every_s
 
     def _backfill(self) -> None:
         histories = self._runtime.histories()
-        most = min(BACKFILL_SAMPLES, BACKFILL_PAIRS // max(len(histories), 1))
+        most = backfilled_samples(histories)
         for history in histories:
-            if len(history.at_s) < 3:
-                continue
-            readings = readings_of(history)[-most:]
-            with self._lock:
-                rows = self._rows(kind_of(history.last, history.labels))
-                name = pool_id(history.last.worker_id, history.last.dp_rank)
-                known = self._last.get(name)
-                # Cycles may have come in meanwhile: only what was before them is added.
-                earlier = [each for each in readings if known is None or each.received_at_s <= known.received_at_s]
-                rows.pools.add(name)
-                for found in consecutive_windows(earlier):
-                    rows.take(found)
+            if len(history.at_s) >= 3:
+                with self._lock:
+                    self._book.backfill(history, most)
 
     # Learning.
 
     def take(self, fleet: FleetSnapshot) -> None:
         """Take one cycle; called in the writer thread."""
         with self._lock:
-            traffic: dict[str, TrafficWindow] = {}
-            profiles: dict[str, ServiceProfile] = {}
-            for pool in fleet.pools:
-                rows = self._take_pool(pool, traffic)
-                if rows is not None and rows.version is not None:
-                    profiles[pool.worker_id] = rows.version.profile
-            self._samples.extend(self._live.take(fleet, traffic, profiles, self._transfer_s()))
-            self._at_s = fleet.at_s
+            self._book.take(fleet)
         if self._is_due():
             self._wake.set()
 
-    def _rows(self, kind: Kind) -> KindRows:
-        rows = self._kinds.get(kind.name)
-        if rows is None:
-            rows = self._kinds[kind.name] = KindRows(kind)
-            rows.version = kept.applied(self._runtime.store, kind.name)
-        return rows
-
-    def _take_pool(self, pool: PoolSnapshot, traffic: dict[str, TrafficWindow]) -> KindRows | None:
-        reading = pool.reading
-        if pool.received_at_s is None or reading.role is Role.UNKNOWN or reading.usable_tokens is None:
-            return None
-        rows = self._rows(kind_of(reading, pool.labels))
-        before = self._last.get(pool.pool_id)
-        if before is not None and before.received_at_s == reading.received_at_s:
-            return rows
-        self._last[pool.pool_id] = reading
-        rows.pools.add(pool.pool_id)
-        rows.bytes_per_token = pool.bytes_per_token.value or rows.bytes_per_token
-        if pool.age_s is not None and pool.state.is_scored:
-            self._ages.append(pool.age_s)
-        if before is None:
-            return rows
-        found = pair_windows(before, reading)
-        rows.take(found)
-        if found.traffic is not None:
-            traffic[pool.pool_id] = found.traffic
-        self._settle_rows(rows, found)
-        return rows
-
-    def _settle_rows(self, rows: KindRows, found: PairWindows) -> None:
-        version = rows.version
-        if version is None:
-            return
-        name, profile = rows.kind.name, version.profile
-        settled: list[ErrorSample] = []
-        if found.decode is not None and version.rows.get("decode"):
-            settled += step_errors([found.decode], profile, name, is_held_out=True)
-        if found.prefill is not None and version.rows.get("prefill"):
-            settled += prefill_errors([found.prefill], profile, name, is_held_out=True)
-        if found.transfer is not None and version.bandwidth_bytes_per_s:
-            settled += transfer_errors(
-                [found.transfer],
-                profile.transfer_latency_s,
-                version.bandwidth_bytes_per_s,
-                name,
-                is_held_out=True,
-            )
-        for each in settled:
-            if each.quantity in (Quantity.STEP, Quantity.PREFILL):
-                rows.drift = drift_step(rows.drift, each.at_s, each.error_ratio)
-        self._samples.extend(settled)
-
-    def _transfer_s(self) -> float | None:
-        """Return the mean of the newest hand-overs, None without any."""
-        total, count = 0.0, 0.0
-        for rows in self._kinds.values():
-            for window in list(rows.transfer)[-20:]:
-                total, count = total + window.latency_s, count + window.transfer_count
-        return total / count if count else None
-
     def refit(self) -> None:
-        """Fit every kind anew; keep and use the first fit of a kind, keep one after a drift (using it is a choice)."""
+        """
+        Fit every kind anew, and measure what the reserve rests on.
+
+        The first fit of a kind is kept and used; one after a drift is kept, and using it is a choice.
+        """
         with self._lock:
-            self._fitted_at_s = self._at_s
+            self._fitted_at_s = self._book.at_s
             work = [
                 (rows, tuple(rows.decode), tuple(rows.prefill), tuple(rows.transfer), tuple(rows.traffic))
-                for rows in self._kinds.values()
+                for rows in self._book.kinds.values()
             ]
         for rows, decode, prefill, transfer, traffic in work:
             recent = traffic[-600:]
@@ -259,9 +163,10 @@ class Calibrator:
                 rows.judged = judged
         for rows, *_ in work:
             self._look_after(rows)
+        self._measure()
 
     def _look_after(self, rows: KindRows) -> None:
-        judged, at_s = rows.judged, self._at_s
+        judged, at_s = rows.judged, self._book.at_s
         if judged is None or at_s is None or not judged.fit.is_made:
             return
         has_own = judged.fit.decode.is_made or (judged.fit.prefill.is_made and not judged.fit.prefill.is_rough)
@@ -298,15 +203,40 @@ class Calibrator:
         return kept.keep(self._runtime.store, rows.judged.fit, profile, at_s, reason)
 
     def _profile(self, rows: KindRows) -> ServiceProfile | None:
-        fits = [each.judged.fit for each in self._kinds.values() if each.judged is not None]
+        fits = [each.judged.fit for each in self._book.kinds.values() if each.judged is not None]
         return None if rows.judged is None else rows.judged.fit.profile(fits)
 
+    def _measure(self) -> None:
+        """Measure the reserve anew; what has moved is put to use, and kept in the store."""
+        with self._lock:
+            at_s, samples = self._book.at_s, self._book.samples
+            ages: FloatArray = np.array(self._book.ages_s, dtype=np.float64)
+        if at_s is None:
+            return
+        store = self._runtime.store
+        self._outputs = outputs_at(store, at_s)
+        measured = Measured(
+            ages_s=ages,
+            histories=self._runtime.histories(),
+            summaries=summarize(samples),
+            outputs=None if self._outputs is None else self._outputs.table,
+        )
+        self._reserves.measure(store, measured, at_s)
+        with self._lock:
+            self._in_use = None
+
     # What readers ask and do.
+
+    @property
+    def promise_ratio(self) -> float:
+        """Return the share of the time that the fleet file promises: `[reserve] growth_quantile_ratio`."""
+        return self._reserves.promise_ratio
 
     def state(self) -> CalibrationState:
         """Return everything at this moment; StoreError when versions cannot be read."""
         found = kept.versions(self._runtime.store)
         with self._lock:
+            book, live = self._book, self._book.live
             kinds = tuple(
                 KindState(
                     kind=rows.kind,
@@ -321,12 +251,11 @@ class Calibrator:
                     pools=tuple(sorted(rows.pools)),
                     drift=rows.drift,
                 )
-                for name, rows in sorted(self._kinds.items())
+                for name, rows in sorted(book.kinds.items())
             )
-            samples = tuple(self._samples)
-            live = self._live
+            samples = book.samples
             counts = (live.exhausted_count, live.averted_count, live.missed_count)
-            at_s, problem = self._at_s, self._problem
+            at_s, problem = book.at_s, self._problem
         return CalibrationState(
             at_s=at_s,
             kinds=kinds,
@@ -338,31 +267,48 @@ class Calibrator:
             problem=problem,
         )
 
-    def reserve(self, quantile_ratio: float, base: ReserveSettings | None = None) -> CalibratedReserve:
-        """Return the reserve's knobs for a promise kept `quantile_ratio` of the time, from what was measured."""
-        with self._lock:
-            ages: FloatArray = np.array(self._ages, dtype=np.float64)
-            samples = tuple(self._samples)
-        delay_s = max(float(np.quantile(ages, quantile_ratio)) if len(ages) else 1.0, 0.5)
-        departures = [
-            growth_departures_ratio(history, delay_s)
-            for history in self._runtime.histories()
-            if history.last.role in (Role.DECODE, Role.UNIFIED)
-        ]
-        together = np.concatenate(departures) if departures else np.empty(0)
-        return reserve_for_slo(
-            quantile_ratio, ages_s=ages, departures_ratio=together, summaries=summarize(samples), base=base
-        )
+    def reserve(self, promise_ratio: float | None = None) -> CalibratedReserve:
+        """
+        Return the knobs for a promise kept `promise_ratio` of the time, as last measured; the one in use when None.
 
-    def profiles(self) -> dict[str, ServiceProfile]:
-        """Return worker -> coefficients in use, for whoever decides."""
+        Raises:
+            KeyError: A promise that is not on offer (PROMISES and the fleet file's).
+        """
+        return self._reserves.of(promise_ratio)
+
+    def in_use(self) -> InUse:
+        """Return what whoever decides is given now; the same object for IN_USE_S, or until an act changes it."""
         with self._lock:
-            return {
-                pool.rpartition("/")[0]: rows.version.profile
-                for rows in self._kinds.values()
-                if rows.version is not None
-                for pool in rows.pools
-            }
+            book, known = self._book, self._in_use
+            if known is not None and (known.at_s == book.at_s or _is_young(known.at_s, book.at_s)):
+                return known
+            parts, profiles, bandwidths = parts_in_use([_seen(rows) for rows in book.kinds.values()])
+            errors = self._step_errors()
+            workers = {pool.rpartition("/")[0]: rows for rows in book.kinds.values() for pool in rows.pools}
+            steps = {worker: errors[rows.kind.name] for worker, rows in workers.items() if rows.kind.name in errors}
+            found = InUse(
+                at_s=book.at_s,
+                parts=parts,
+                profiles=profiles,
+                bandwidths_bytes_per_s=bandwidths,
+                step_error_ratios=steps,
+                reserve=self.reserve(),
+                reserve_since_at_s=self._reserves.since_at_s,
+                outputs=self._outputs,
+            )
+            self._in_use = found
+            return found
+
+    def _step_errors(self) -> dict[str, float]:
+        """Return kind -> |error| of a decode step at the promise, for kinds with enough settled ones."""
+        sizes: dict[str, list[float]] = {}
+        for each in self._book.samples:
+            if each.quantity is Quantity.STEP:
+                sizes.setdefault(each.subject, []).append(abs(each.error_ratio))
+        needed = needed_count(self.promise_ratio)
+        return {
+            name: float(np.quantile(found, self.promise_ratio)) for name, found in sizes.items() if len(found) >= needed
+        }
 
     def keep(self, name: str, reason: str) -> int:
         """
@@ -374,40 +320,56 @@ class Calibrator:
         rows = self._known(name)
         if rows.judged is None or not rows.judged.fit.is_made:
             raise ValueError(f"{name}: nothing is fitted yet")
-        return self._keep(rows, self._at_s or 0.0, reason)
+        return self._keep(rows, self._book.at_s or 0.0, reason)
 
     def apply(self, name: str, version: int) -> None:
         """Put a version to use; its errors and its drift begin anew. StoreError when there is none."""
         rows = self._known(name)
-        self._use(rows, kept.apply(self._runtime.store, name, version, self._at_s or 0.0))
+        self._use(rows, kept.apply(self._runtime.store, name, version, self._book.at_s or 0.0))
 
     def roll_back(self, name: str) -> None:
         """Go back to the version in use before; StoreError when there was none."""
         rows = self._known(name)
-        self._use(rows, kept.roll_back(self._runtime.store, name, self._at_s or 0.0))
+        self._use(rows, kept.roll_back(self._runtime.store, name, self._book.at_s or 0.0))
 
-    def _use(self, rows: KindRows, version: kept.Version, *, is_chosen: bool = True) -> None:
+    def _use(self, rows: KindRows, version: Version, *, is_chosen: bool = True) -> None:
         with self._lock:
-            rows.version = version
-            rows.is_chosen = is_chosen
-            rows.drift = seeded(_recent_errors(rows, version.profile))
-            rows.drift_kept_at_s = None
+            self._book.use(rows, version, is_chosen=is_chosen)
+            self._in_use = None
+        if is_chosen:
+            self._measure()
 
     def _known(self, name: str) -> KindRows:
         with self._lock:
-            rows = self._kinds.get(name)
+            rows = self._book.kinds.get(name)
             if rows is None:
-                raise ValueError(f"no kind {name!r}; there are {', '.join(sorted(self._kinds)) or 'none yet'}")
+                raise ValueError(f"no kind {name!r}; there are {', '.join(sorted(self._book.kinds)) or 'none yet'}")
             return rows
 
 
-def _recent_errors(rows: KindRows, profile: ServiceProfile) -> list[float]:
-    """Return the errors of a profile on the newest rows of a kind: what the drift test watches."""
-    newest = [
-        *step_errors(list(rows.decode)[-SEED_ROWS:], profile, rows.kind.name, is_held_out=False),
-        *prefill_errors(list(rows.prefill)[-SEED_ROWS:], profile, rows.kind.name, is_held_out=False),
-    ]
-    return [each.error_ratio for each in newest]
+def _is_young(made_at_s: float | None, now_s: float | None) -> bool:
+    return made_at_s is not None and now_s is not None and 0.0 <= now_s - made_at_s < IN_USE_S
+
+
+def _seen(rows: KindRows) -> KindSeen:
+    fit = None if rows.judged is None else rows.judged.fit
+    missing = (
+        {}
+        if fit is None
+        else {
+            "decode": fit.decode.missing_count,
+            "prefill": fit.prefill.missing_count,
+            "transfer": fit.transfer.missing_count,
+        }
+    )
+    return KindSeen(
+        kind=rows.kind,
+        version=rows.version,
+        worker_ids=tuple(sorted({pool.rpartition("/")[0] for pool in rows.pools})),
+        decode=rows.decode,
+        prefill=rows.prefill,
+        missing=missing,
+    )
 
 
 _guard = threading.Lock()
@@ -427,6 +389,12 @@ def calibrator(runtime: Runtime | None = None) -> Calibrator | None:
         started = Calibrator(running).start()
         _current[:] = [(running, started)]
         return started
+
+
+def learner_of(runtime: object) -> Calibrator | None:
+    """Return the learner of this runtime where one learns already; None else. Starts nothing."""
+    with _guard:
+        return next((each for known, each in _current if known is runtime and each.is_alive), None)
 
 
 def stop_learning() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from collectors.calibration_versions import Version
 from scoring.calibration_error import ErrorSample, ErrorSummary, JudgedFit
+from scoring.calibration_in_use import Version
 from scoring.calibration_windows import (
     DecodeWindow,
     Kind,

@@ -7,43 +7,19 @@ that a change of predictions can be found again.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 from collectors.errors import StoreError
 from collectors.store import Event, ProfileRecord, Store
+from scoring.calibration import Told
+from scoring.calibration_in_use import Version
 from scoring.calibration_service import ServiceFit
 from scoring.service import ServiceProfile, profile_from_mapping
 
-EVENT_KIND = "calibration"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """
-    One kept profile.
-
-    Attributes:
-        name: Kind of worker.
-        version: 1 for the first.
-        created_at_s: When it was kept.
-        applied_at_s: When it was last put to use, None if never.
-        profile: What it predicts with.
-        bandwidth_bytes_per_s: Of a hand-over, None where not told.
-        rows: Part of the fit -> rows behind it.
-        reason: Why it was kept.
-        is_rough: Its prompt times came from rows that are more than one prompt.
-    """
-
-    name: str
-    version: int
-    created_at_s: float
-    applied_at_s: float | None
-    profile: ServiceProfile
-    bandwidth_bytes_per_s: float | None
-    rows: Mapping[str, int]
-    reason: str
-    is_rough: bool = False
+EVENT_KIND: Final = "calibration"
+_USING: Final = ("applied", "rolled-back")
+_MOST_EVENTS: Final = 10_000
 
 
 def profile_mapping(profile: ServiceProfile) -> dict[str, Any]:
@@ -69,7 +45,7 @@ def keep(store: Store, fit: ServiceFit, profile: ServiceProfile, at_s: float, re
         },
     }
     version = store.add_profile(fit.kind.name, values, at_s)
-    _note(store, at_s, fit.kind.name, f"version {version} kept: {reason}")
+    note(store, at_s, fit.kind.name, f"version {version} kept: {reason}", "kept", version)
     return version
 
 
@@ -107,13 +83,48 @@ def _version(record: ProfileRecord) -> Version | None:
         rows=rows if isinstance(rows, Mapping) else {},
         reason=str(record.profile.get("reason", "")),
         is_rough=record.profile.get("is_rough") is True,
+        told=_told(record.profile.get("coefficients")),
     )
+
+
+def _told(coefficients: object) -> dict[str, Told]:
+    if not isinstance(coefficients, Mapping):
+        return {}
+    words = {name: each.get("told") for name, each in coefficients.items() if isinstance(each, Mapping)}
+    return {name: Told(word) for name, word in words.items() if word in set(Told)}
 
 
 def applied(store: Store, name: str) -> Version | None:
     """Return the version in use: the one applied last; None before the first."""
     used = [each for each in versions(store, name) if each.applied_at_s is not None]
     return max(used, key=lambda each: (each.applied_at_s or 0.0, each.version), default=None)
+
+
+def number_applied_at(store: Store, name: str, at_s: float) -> tuple[int, float] | None:
+    """
+    Return (version, since) of the one of `name` that was in use at an instant; None when none was.
+
+    A version used, left and used again keeps only its last use beside it, so the acts are read, which are events.
+    """
+    uses = [(each.applied_at_s, each.version) for each in store.profiles(name) if each.applied_at_s is not None]
+    for event in store.events(0.0, at_s + 1e-3, [EVENT_KIND], name, _MOST_EVENTS):
+        number = event.details.get("version")
+        if event.details.get("act") in _USING and isinstance(number, int):
+            uses.append((event.at_s, number))
+    before = [use for use in uses if use[0] <= at_s + 1e-6]
+    if not before:
+        return None
+    since_at_s, version = max(before)
+    return version, since_at_s
+
+
+def applied_at(store: Store, name: str, at_s: float) -> Version | None:
+    """Return the version that was in use at an instant, `applied_at_s` being since when; None when none was."""
+    found = number_applied_at(store, name, at_s)
+    if found is None:
+        return None
+    version = next((each for each in versions(store, name) if each.version == found[0]), None)
+    return None if version is None else replace(version, applied_at_s=found[1])
 
 
 def apply(store: Store, name: str, version: int, at_s: float) -> Version:
@@ -123,8 +134,9 @@ def apply(store: Store, name: str, version: int, at_s: float) -> Version:
     Raises:
         StoreError: There is no such version.
     """
-    store.apply_profile(name, version, _later(store, name, at_s))
-    _note(store, at_s, name, f"version {version} applied")
+    when = _later(store, name, at_s)
+    store.apply_profile(name, version, when)
+    note(store, when, name, f"version {version} applied", "applied", version)
     found = applied(store, name)
     assert found is not None
     return found
@@ -143,8 +155,10 @@ def roll_back(store: Store, name: str, at_s: float) -> Version:
     )
     if len(used) < 2:
         raise StoreError(f"calibration: {name} has no earlier version that was in use")
-    store.apply_profile(name, used[-2].version, _later(store, name, at_s))
-    _note(store, at_s, name, f"rolled back from version {used[-1].version} to {used[-2].version}")
+    when = _later(store, name, at_s)
+    store.apply_profile(name, used[-2].version, when)
+    text = f"rolled back from version {used[-1].version} to {used[-2].version}"
+    note(store, when, name, text, "rolled-back", used[-2].version)
     found = applied(store, name)
     assert found is not None
     return found
@@ -156,5 +170,7 @@ def _later(store: Store, name: str, at_s: float) -> float:
     return at_s if current is None else max(at_s, (current.applied_at_s or 0.0) + 1e-3)
 
 
-def _note(store: Store, at_s: float, name: str, text: str) -> None:
-    store.append_events([Event(at_s=at_s, kind=EVENT_KIND, subject=name, text=text)])
+def note(store: Store, at_s: float, name: str, text: str, act: str, version: int) -> None:
+    """Note an act on a version as an event, so that it can be told later what was in use when."""
+    details = {"act": act, "version": version}
+    store.append_events([Event(at_s=at_s, kind=EVENT_KIND, subject=name, text=text, details=details)])

@@ -18,11 +18,11 @@ from pages import _context as context
 from pages import _widgets as widgets
 from pages._calibration_cost import reserve_cost
 from pages._decide_settings import decide_settings
+from pages.figures import calibrated, number
 from pages.figures import calibration as figures
-from pages.figures import number
 from scoring.calibration_error import ErrorSample, ErrorSummary, Quantity, summarize
+from scoring.calibration_reserve import PROMISES
 
-PROMISES: Final = ("0.9", "0.95", "0.99")
 EVERY_S: Final = 5.0
 _ROLES: Final = ("decode", "unified", "prefill")
 
@@ -40,6 +40,11 @@ def learner() -> Calibrator:
 def ordered(names: Sequence[str]) -> list[str]:
     """Return kinds with those that decode first."""
     return sorted(names, key=lambda name: (next((i for i, r in enumerate(_ROLES) if f"-{r}-" in name), 9), name))
+
+
+def promises(learning: Calibrator) -> list[str]:
+    """Return the promises to choose from: those on offer and the one that the fleet file states."""
+    return [str(each) for each in sorted({*PROMISES, learning.promise_ratio})]
 
 
 def promise_words(word: str) -> str:
@@ -82,7 +87,7 @@ def body(learning: Calibrator, name: str, promise: float) -> None:
         return
     kind = _of(state, name)
     if state.problem:
-        st.warning(t("calibration.problem", reason=number.markdown(state.problem)))
+        st.warning(t("calibration.problem", reason=number.markdown(t.said(state.problem))))
     if kind is None:
         st.info(t("calibration.nothing"))
         return
@@ -194,7 +199,7 @@ def _coverage(state: CalibrationState, kind: KindState) -> None:
         st.subheader(t("calibration.improve"))
         notes = figures.improvements(fit)
         for note in notes or [t("calibration.improve_none")]:
-            st.markdown(f"- {number.markdown(note)}")
+            st.markdown(f"- {number.markdown(t.said(note))}")
         if fit.hit_ratio is not None:
             hits = {"ratio": number.share(fit.hit_ratio), "tokens": number.compact(fit.hit_query_tokens)}
             st.caption(t("calibration.hit", **hits))
@@ -216,15 +221,13 @@ def _reserve(learning: Calibrator, promise: float) -> None:
     t = context.say()
     st.subheader(t("calibration.reserve"))
     st.caption(t("calibration.reserve_intro", quantile=number.share(promise)))
-    asked = decide_settings(context.runtime().settings)
-    found = learning.reserve(promise, asked.reserve)
-    left, right = st.columns(2)
-    with left:
-        table = figures.reserve_table(asked.reserve, asked.ttft_error_ratio, asked.tpot_error_ratio, found, t)
-        widgets.text_table(table, "calibration", wide=("knob",))
-    with right:
-        for reason in found.reasons:
-            st.markdown(f"- {number.markdown(reason)}")
+    found, defaults = learning.reserve(promise), decide_settings(context.runtime().settings)
+    errors = {"ttft_error_ratio": defaults.ttft_error_ratio, "tpot_error_ratio": defaults.tpot_error_ratio}
+    widgets.text_table(calibrated.knob_columns(found, errors, t), "calibration", wide=("rests",))
+    words = calibrated.since_words(learning.in_use(), t)
+    stated = learning.promise_ratio
+    other = "" if promise == stated else t("calibration.reserve_other", quantile=number.share(promise))
+    st.caption(" ".join(filter(None, (t("calibration.reserve_used"), words, other))))
 
 
 def actions(learning: Calibrator, name: str) -> None:
@@ -264,7 +267,7 @@ def actions(learning: Calibrator, name: str) -> None:
         try:
             act()
         except (KvscopeError, ValueError) as error:
-            st.error(t("calibration.refused", reason=number.markdown(error)))
+            st.error(t("calibration.refused", reason=number.markdown(t.said(error))))
         else:
             context.forget_shared()
             st.toast(t("calibration.done", what=what))

@@ -24,7 +24,8 @@ spots = st.columns([3, 2, 3])
 with spots[0]:
     name = controls.select("kind", t("calibration.kind"), parts.ordered(names), language, width=420)
 with spots[1]:
-    promise = controls.segments("slo", t("calibration.promise"), parts.PROMISES, "0.95", parts.promise_words, language)
+    offered, stated = parts.promises(learner), str(learner.promise_ratio)
+    promise = controls.segments("slo", t("calibration.promise"), offered, stated, parts.promise_words, language)
 context.live_part(lambda: parts.actions(learner, name), every_s=parts.EVERY_S)
 context.live_part(lambda: parts.body(learner, name, float(promise)), every_s=parts.EVERY_S)
 parts.cost(learner, name, float(promise))

@@ -13,10 +13,8 @@ from pages.figures import live, number, theme
 from pages.texts import Say
 from scoring.calibration import Coefficient, Told
 from scoring.calibration_error import ErrorSample, ErrorSummary, Quantity
-from scoring.calibration_reserve import CalibratedReserve
 from scoring.calibration_service import ServiceFit, nearest_profile, predicted_steps_s
 from scoring.calibration_windows import DecodeWindow
-from scoring.reserve import ReserveSettings
 from scoring.service import PROFILES, ServiceProfile
 
 MOST_POINTS: Final = 1500
@@ -370,43 +368,13 @@ def version_table(
             number.instant(each.created_at_s),
             number.instant(each.applied_at_s),
             " / ".join(str(count) for count in each.rows.values()),
-            t("calibration.by_hand") if each.reason == "by-hand" else each.reason,
+            t("calibration.by_hand") if each.reason == "by-hand" else t.said(each.reason),
             number.duration(step),
             number.ABSENT if change is None or is_current else number.share(change),
         )
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
     return columns
-
-
-def reserve_table(
-    chosen: ReserveSettings, ttft: float, tpot: float, found: CalibratedReserve, t: Say
-) -> dict[str, list[str]]:
-    """Return the knobs, those chosen beside those that follow from what was measured."""
-    delay = chosen.telemetry_delay_s
-    settings = found.settings
-    measured_age = t("calibration.measured_age")
-    rows = (
-        (
-            "growth_quantile_ratio",
-            number.share(chosen.growth_quantile_ratio),
-            number.share(settings.growth_quantile_ratio),
-        ),
-        (
-            "telemetry_delay_s",
-            measured_age if delay is None else number.duration(delay),
-            measured_age if settings.telemetry_delay_s is None else number.duration(settings.telemetry_delay_s),
-        ),
-        ("error_buffer_ratio", number.share(chosen.error_buffer_ratio), number.share(settings.error_buffer_ratio)),
-        ("output_error_ratio", number.share(chosen.output_error_ratio), number.share(settings.output_error_ratio)),
-        ("ttft_error_ratio", number.share(ttft), number.share(found.ttft_error_ratio)),
-        ("tpot_error_ratio", number.share(tpot), number.share(found.tpot_error_ratio)),
-    )
-    return {
-        "knob": [t(f"calibration.knob_{name}") for name, _, _ in rows],
-        "chosen": [value for _, value, _ in rows],
-        "calibrated": [value for _, _, value in rows],
-    }
 
 
 def cost_curve(points: Sequence[tuple[float, float, float]], reserve_ratio: float, at_s: float | None, t: Say) -> bytes:

@@ -16,6 +16,7 @@ from collectors.engines import ENGINES
 from collectors.engines.contract import Answer
 from collectors.errors import StoreError
 from collectors.recent import RecentPool
+from collectors.settings import Settings
 from collectors.store import open_store
 from demo.fleet import DemoFleet
 from demo.scenarios import SCENARIOS
@@ -49,6 +50,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.store = open_store(":memory:")
+        self.settings = Settings()
         self.is_running = True
         self.hooks: list[Callable[[FleetSnapshot], None]] = []
         self._clock = [START_S]
@@ -181,7 +183,14 @@ def test_slower_steps_raise_the_alarm_and_a_rollback_goes_back(lived: tuple[Watc
     watch.on_cycle(again.take)
     watch.live(2)
     assert _kind(again, Role.DECODE).version.version == before
-    assert len(learner.profiles()) == len({key[0] for key in watch.recent})
+    # Workers that take 30 % longer than the version says are judged by their own figures, and by nothing else's.
+    given = learner.in_use()
+    part = next(each for each in given.parts if each.kind == name)
+    assert part.version == before
+    assert set(part.departing) == set(part.worker_ids)
+    assert all(error == pytest.approx(0.3, abs=0.05) for error in part.departing.values())
+    workers = {key[0] for key in watch.recent}
+    assert set(given.profiles) == workers - set(part.worker_ids)
 
 
 def test_another_model_at_the_address_is_another_kind(lived: tuple[Watch, Calibrator]) -> None:

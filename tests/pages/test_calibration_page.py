@@ -175,12 +175,12 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def _teach(learner: Calibrator, factor: float = 1.0) -> None:
     decode, prefill = _rows(factor=factor)
-    rows = learner._rows(KIND)
+    rows = learner._book.rows(KIND)
     rows.decode.extend(decode)
     rows.prefill.extend(prefill)
     rows.skipped["restart"] = 2
     rows.pools.add("u/0")
-    learner._at_s = AT_S
+    learner._book.at_s = AT_S
     learner.refit()
 
 
@@ -241,9 +241,9 @@ def test_versions_are_kept_used_and_rolled_back_from_the_page(running: Calibrato
 def test_an_alarm_is_on_the_page(running: Calibrator) -> None:
     """Steps that take a third longer than the version in use predicts: the key figure says drift and which way."""
     _teach(running)
-    rows = running._rows(KIND)
+    rows = running._book.rows(KIND)
     for row in _rows(150, factor=1.33)[0]:
-        running._settle_rows(rows, PairWindows(decode=row))
+        running._book.settle(rows, PairWindows(decode=row))
     app = _open()
     assert rows.drift.direction == "longer"
     shown = [metric.value for metric in app.metric]

@@ -185,4 +185,6 @@ def test_a_stricter_slo_keeps_more_back_and_unmeasured_knobs_stay_chosen() -> No
     nothing = reserve_for_slo(0.95, ages_s=[], departures_ratio=np.empty(0))
     assert nothing.settings == ReserveSettings(growth_quantile_ratio=0.95)
     assert (nothing.ttft_error_ratio, nothing.tpot_error_ratio) == (None, None)
-    assert len(nothing.reasons) == len(strict.reasons)
+    assert not nothing.is_calibrated
+    assert [each.name for each in nothing.knobs] == [each.name for each in strict.knobs]
+    assert all(each.value == each.chosen for each in nothing.knobs if each.name != "growth_quantile_ratio")
