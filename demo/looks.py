@@ -66,7 +66,7 @@ def rank_state(view: PoolView, since: PoolView | None, *, mode: str, speed: floa
         pending_tokens=pending,
         prealloc_tokens=view.queue_prealloc_tokens,
         travelling_tokens=view.queue_transfer_tokens,
-        decode_sum_tokens=0 if mode == "prefill" else view.active_tokens,
+        decode_sum_tokens=view.running_tokens,
         prefill_tokens_total=count("prefill_uncached_tokens_total"),
         prefill_cached_tokens_total=cached,
         prefill_busy_s_total=seconds("prefill_busy_s_total"),

@@ -2,8 +2,8 @@
 When a rank publishes and what: the simulation's view of a pool turned into the engine's own figures.
 
 The real scheduler publishes with every prompt batch, every 15 decode steps, every idle pass and every 50 ms of a
-stall; its rate gauges move every 40 decode steps. Virtual seconds become wall seconds here: a fleet at double speed
-is one whose every step takes half as long.
+stall; its rate gauges and the length of its batch move every 40 decode steps, and the latter stays when the batch has
+gone. Virtual seconds become wall seconds here: a fleet at double speed is one whose every step takes half as long.
 
 Read next: `state` (what is filled) and `fleet` (who calls).
 """
@@ -36,7 +36,8 @@ class Publisher:
         """
         Take the figures of this moment; return whether they were published.
 
-        Gauges of rates (`generated_per_s`, `hit_ratio`, `recent_retracted_count`) are filled here.
+        What moves with the engine's logs is filled here: `generated_per_s`, `recent_retracted_count`,
+        `decode_sum_tokens`, `hit_ratio`.
         """
         before, self.newest = self.newest, now
         self._fill_rates(before, now)
@@ -52,6 +53,8 @@ class Publisher:
         logged = self._logged
         steps = now.decode_steps_total - logged.decode_steps_total
         is_idle = now.running_count == 0
+        if steps < LOG_STEPS:
+            now.decode_sum_tokens = before.decode_sum_tokens
         if steps >= LOG_STEPS or (is_idle and steps > 0):
             seconds = now.at_s - logged.at_s
             generated = now.generated_tokens_total - logged.generated_tokens_total

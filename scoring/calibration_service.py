@@ -323,7 +323,7 @@ def fit_service(
         f"{pool} takes {abs(bias):.0%} {'longer' if bias > 0 else 'less'} than its kind: label its hardware apart"
         for pool, bias in sorted(odd.items(), key=lambda item: -abs(item[1]))[:5]
     )
-    if kind.role is not Role.DECODE and decode_fit.is_made:
+    if kind.role is not Role.DECODE and decode_fit.is_made and not all(window.is_kv_read for window in decode):
         notes += (_SHARED,)
     return ServiceFit(
         kind=kind,

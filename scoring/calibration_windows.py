@@ -21,6 +21,8 @@ LONGEST_WINDOW_S: Final = 15.0
 """Between two readings further apart the KV gauge says little about what was read meanwhile (chosen)."""
 LEAST_STEPS: Final = 4.0
 """Fewer decode steps than this in a window are dropped: the edges weigh too much (chosen)."""
+LOG_STEPS: Final = 40.0
+"""Decode steps between two updates of `running_tokens`: SGLang's `decode_log_interval`, engine default."""
 
 NEEDED: Final = (
     "reported_at_s",
@@ -32,6 +34,7 @@ NEEDED: Final = (
     "allocated_tokens",
     "arrived_tokens",
     "running_count",
+    "running_tokens",
     "waiting_uncached_tokens",
     "queue_retracted_count",
     "queue_inflight_count",
@@ -117,6 +120,8 @@ class DecodeWindow:
         kv_tokens: Mean tokens read a step, from the gauge at both ends.
         kv_doubt_tokens: One standard deviation of what the gauge may be off in between.
         step_s: Mean seconds a step.
+        is_kv_read: The gauge is of what a step reads; else of what the pool holds, where a shared prefix counts once
+            and a prompt under way counts though no step reads it.
     """
 
     at_s: float
@@ -126,6 +131,7 @@ class DecodeWindow:
     kv_tokens: float
     kv_doubt_tokens: float
     step_s: float
+    is_kv_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,24 +264,32 @@ def held_kv_tokens(reading: PoolReading) -> float | None:
 
 
 def _decode(before: PoolReading, after: PoolReading, grown: Mapping[str, float | None]) -> DecodeWindow | None:
-    first, second = held_kv_tokens(before), held_kv_tokens(after)
-    if first is None or second is None:
-        return None
     steps, batch_sum = grown["decode_steps_total"], grown["decode_batch_sum_total"]
     step_s, squared = grown["decode_step_s_total"], grown["decode_batch_squared_total"]
     if steps is None or batch_sum is None or step_s is None:
-        return _decode_from_gaps(before, after, grown, (first, second))
+        return _decode_from_gaps(before, after, grown)
     if steps < LEAST_STEPS or step_s <= 0 or batch_sum <= 0:
         return None
     batch = batch_sum / steps
     variance = max(squared / steps - batch * batch, 0.0) if squared is not None else 0.0
-    return _window(after, steps, batch, variance, step_s / steps, (first, second))
+    first, second = before.running_tokens, after.running_tokens
+    is_read = after.role is not Role.DECODE and first is not None and second is not None
+    if not is_read:
+        first, second = held_kv_tokens(before), held_kv_tokens(after)
+    if first is None or second is None:
+        return None
+    if is_read and first == second:
+        return None  # Not written down anew meanwhile: it may be of a batch that has long left.
+    return _window(after, steps, batch, variance, step_s / steps, (first, second), is_read=is_read)
 
 
 def _decode_from_gaps(
-    before: PoolReading, after: PoolReading, grown: Mapping[str, float | None], held: tuple[float, float]
+    before: PoolReading, after: PoolReading, grown: Mapping[str, float | None]
 ) -> DecodeWindow | None:
     """Return the window from the inter-token histogram, for engines without moments: every gap is a step."""
+    first, second = held_kv_tokens(before), held_kv_tokens(after)
+    if first is None or second is None:
+        return None
     gaps, seconds = grown["itl_count_total"], grown["itl_s_total"]
     if gaps is None or seconds is None or before.running_count is None or after.running_count is None:
         return None
@@ -283,20 +297,32 @@ def _decode_from_gaps(
     if batch <= 0 or gaps / batch < LEAST_STEPS or seconds <= 0:
         return None
     variance = (after.running_count - before.running_count) ** 2 / 12.0
-    return _window(after, gaps / batch, batch, variance, seconds / gaps, held)
+    return _window(after, gaps / batch, batch, variance, seconds / gaps, (first, second))
 
 
 def _window(
-    after: PoolReading, steps: float, batch: float, variance: float, step_s: float, held: tuple[float, float]
+    after: PoolReading,
+    steps: float,
+    batch: float,
+    variance: float,
+    step_s: float,
+    gauge: tuple[float, float],
+    *,
+    is_read: bool = False,
 ) -> DecodeWindow:
-    page = after.block_size_tokens or 1.0
-    # Gauges count whole blocks; a sequence's last block is half empty on average, and a step reads what is in it.
-    tail = batch * (page - 1.0) / 2.0
-    kv_tokens = max((held[0] + held[1]) / 2.0 - tail, batch)
+    middle = (gauge[0] + gauge[1]) / 2.0
+    if is_read:
+        # The figure is 0 to LOG_STEPS steps old, and each step has added a token a sequence since.
+        age = batch * LOG_STEPS
+        kv_tokens, blur2 = max(middle + age / 2.0, batch), age * age / 12.0
+    else:
+        # Gauges count whole blocks; a sequence's last block is half empty on average, and a step reads what is in it.
+        page = after.block_size_tokens or 1.0
+        kv_tokens, blur2 = max(middle - batch * (page - 1.0) / 2.0, batch), batch * page * page / 12.0
     # What batch * steps does not explain came or went at an unknown moment in between (uniform: a twelfth), what
-    # changed the batch took its KV along, and the tails vary by a page's uniform spread.
-    jump = held[1] - held[0] - batch * steps
-    doubt2 = jump * jump / 12.0 + variance * (kv_tokens / batch) ** 2 + batch * page * page / 12.0
+    # changed the batch took its KV along, and the gauge itself is blurred by a uniform spread.
+    jump = gauge[1] - gauge[0] - batch * steps
+    doubt2 = jump * jump / 12.0 + variance * (kv_tokens / batch) ** 2 + blur2
     return DecodeWindow(
         at_s=after.received_at_s,
         pool=_pool(after),
@@ -305,6 +331,7 @@ def _window(
         kv_tokens=kv_tokens,
         kv_doubt_tokens=math.sqrt(doubt2),
         step_s=step_s,
+        is_kv_read=is_read,
     )
 
 

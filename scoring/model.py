@@ -191,6 +191,7 @@ class PoolReading:
 
     # Requests.
     running_count: float | None = _signal(GAUGE, "requests in the running batch")
+    running_tokens: float | None = _signal(GAUGE, "their lengths added up: what a decode step reads, shared or not")
     max_running_count: float | None = _signal(CONSTANT, "cap of the running batch")
     waiting_count: float | None = _signal(GAUGE, "requests the engine reports waiting, all queues")
     queue_main_count: float | None = _signal(GAUGE, "the main waiting queue alone")

@@ -29,6 +29,7 @@ class PoolView:
     free_tokens: int
     reserved_tokens: int
     running_count: int
+    running_tokens: int
     computing_count: int
     queue_bootstrap_count: int
     queue_main_count: int
@@ -76,6 +77,8 @@ def pool_view(arrays: State, pool: int, name: str, now_s: float) -> PoolView:
     used = usable - free - prefix
     working = arrays.work[pool, : i[lay.P_NW]]
     left = int((arrays.ri[working, lay.R_TARGET] - arrays.ri[working, lay.R_DONE]).sum())
+    # Positions are settled when a run ends; steps of the run under way have added one each.
+    running = i[lay.P_KV] + (i[lay.P_COUNTED] * i[lay.P_RUN_B] if i[lay.P_PHASE] == lay.PHASE_DECODE else 0)
     return PoolView(
         pool_id=name,
         at_s=now_s,
@@ -89,6 +92,7 @@ def pool_view(arrays: State, pool: int, name: str, now_s: float) -> PoolView:
         free_tokens=free,
         reserved_tokens=i[lay.P_RESERVE] * i[lay.P_ADMITTED],
         running_count=i[lay.P_NB],
+        running_tokens=running,
         computing_count=i[lay.P_NW],
         queue_bootstrap_count=counts[lay.Q_BOOTSTRAP],
         queue_main_count=counts[lay.Q_MAIN],

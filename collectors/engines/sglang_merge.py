@@ -54,8 +54,10 @@ def settle(values: dict[str, float], row: Row, extra: Mapping[str, float], role:
     if role is Role.DECODE and not row.is_total_trusted and values.pop("pending_total_tokens", None) is not None:
         text = "num_total_tokens counts preallocated requests twice before 0.5.14: the backlog is unknown."
         found.append(Finding(code="total-counts-twice", text=text, severity=Severity.INFO, dp_rank=row.dp_rank))
-    if role is Role.PREFILL and not values.get("running_count"):
-        values.pop("running_count", None)
+    if role is Role.PREFILL:
+        values.pop("running_tokens", None)  # It decodes nothing; the 0 is no batch that reads nothing.
+        if not values.get("running_count"):
+            values.pop("running_count", None)
 
 
 def add_constants(values: dict[str, float], info: Info, extra: Mapping[str, float]) -> None:

@@ -44,6 +44,7 @@ _GAUGES: Final[Mapping[str, tuple[str, float]]] = {
     "hicache_host_used_tokens": ("offloaded_tokens", 1.0),
     "hicache_host_total_tokens": ("offload_usable_tokens", 1.0),
     "num_running_reqs": ("running_count", 1.0),
+    "decode_sum_seq_lens": ("running_tokens", 1.0),  # As of the last decode log: every 40 steps by default.
     "num_queue_reqs": ("queue_main_count", 1.0),
     "num_grammar_queue_reqs": ("queue_grammar_count", 1.0),
     "num_prefill_prealloc_queue_reqs": ("queue_bootstrap_count", 1.0),

@@ -295,6 +295,11 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         name="the engine's clock when it answered",
         statements=("alter table readings add column answered_at_s double",),
     ),
+    Migration(
+        number=5,
+        name="what a decode step reads",
+        statements=add_signal("running_tokens", GAUGE),
+    ),
 )
 
 _LEDGER = (

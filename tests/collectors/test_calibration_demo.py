@@ -116,6 +116,18 @@ def test_known_coefficients_are_found_within_two_percent_in_five_minutes(lived: 
     assert 0.0 < prefill.hit_ratio < 1.0
 
 
+def test_shared_prefixes_and_prompts_under_way_do_not_bend_a_unified_worker_s_fit(
+    lived: tuple[Watch, Calibrator],
+) -> None:
+    """What its pool holds is neither, for a step reads a shared prefix once a sequence: its own sum is read instead."""
+    watch, learner = lived
+    pools = [pool for pool in watch.fleet.truth()["pools"] if pool["role"] == "unified"]
+    unified = _kind(learner, Role.UNIFIED).judged.fit
+    for each in unified.decode.coefficients:
+        assert each.told is Told.FITTED, unified.decode.notes
+        assert each.value == pytest.approx(pools[0]["profile"][each.name], rel=0.02), each
+
+
 def test_the_first_fit_is_put_to_use_and_better_ones_follow(lived: tuple[Watch, Calibrator]) -> None:
     """Version 1 is the first fit; a fit of four times its rows replaces it by itself; each is in the store."""
     watch, learner = lived

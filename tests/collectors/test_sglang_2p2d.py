@@ -157,6 +157,23 @@ def test_reserve_per_request_from_server_info_is_derived(readings):
     assert with_lease.committed_tokens.value == guessed.committed_tokens.value + 700.0
 
 
+def test_what_a_decode_step_reads_is_the_engine_s_own_sum():
+    """The lengths of a decode worker's batch are read off; a prefill worker has no batch, and its 0 is not one."""
+    said = {}
+    with gzip.open(RECORDING, "rt") as lines:
+        bodies = {row["url"].split(":")[2].partition("/")[0]: row["body"] for row in map(json.loads, lines)}
+    for port in ("32001", "32002", "32004"):
+        metrics = (RECORDING.parent / f"metrics_{port}.prom").read_bytes()
+        answers = {
+            "/v1/loads": Answer(
+                status=200, content_type="application/json", body=json.dumps(bodies[port]).encode(), received_at_s=1.0
+            ),
+            "/metrics": Answer(status=200, content_type="text/plain", body=metrics, received_at_s=1.0),
+        }
+        said[port] = ENGINES["sglang"].understand(answers).pools[0].running_tokens
+    assert said == {"32001": None, "32002": 5028.0, "32004": 6466.0}
+
+
 def test_step_time_and_batch_follow_from_the_moments(readings, start_s):
     """Step time and mean batch of a window are the differences of decode_moments, near the batch the pool reports."""
     rows = [reading for reading in readings["32002"] if reading.received_at_s <= start_s + 60]

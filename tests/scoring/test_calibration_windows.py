@@ -102,6 +102,31 @@ def test_retracted_sequences_make_the_kv_gauge_unusable() -> None:
     assert pair_windows(BASE, held).decode is None
 
 
+def test_what_the_batch_adds_up_to_is_what_a_step_reads() -> None:
+    """
+    On a pool that also computes prompts, the engine's sum over its batch stands over what the pool holds, whatever
+    that is; the sum is 0 to 40 steps old, so half of them are added and their spread is doubt.
+    """
+    before = replace(BASE, role=Role.UNIFIED, running_tokens=30_000.0)
+    after = replace(_after(before), running_tokens=30_500.0)
+    window = pair_windows(before, after).decode
+    assert window.is_kv_read
+    assert window.kv_tokens == pytest.approx(30_250.0 + 20 * 10.0)
+    assert window.kv_doubt_tokens == pytest.approx(40 * 10.0 / np.sqrt(12))
+    held = (
+        replace(before, used_tokens=1.0, block_size_tokens=64.0),
+        replace(after, used_tokens=90_000.0, block_size_tokens=64.0),
+    )
+    assert pair_windows(*held).decode == window
+    assert not pair_windows(replace(before, running_tokens=None), after).decode.is_kv_read
+
+
+def test_a_sum_that_was_not_written_down_anew_gives_no_row() -> None:
+    """The engine leaves its last sum standing when a batch has gone: the same figure twice says nothing of this one."""
+    before = replace(BASE, role=Role.UNIFIED, running_tokens=30_000.0)
+    assert pair_windows(before, _after(before)).decode is None
+
+
 def test_gaps_between_tokens_stand_in_where_there_are_no_moments() -> None:
     """Engines with an inter-token histogram alone: seconds a gap is the step, the running gauge the batch."""
     before = PoolReading(
