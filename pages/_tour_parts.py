@@ -19,7 +19,7 @@ from pages.figures import number
 from pages.figures import tour as figures
 from pages.figures import tour_herd as herds
 from pages.figures import tour_story as story
-from pages.figures import what_if as terms_figures
+from pages.figures import what_if_terms as terms_figures
 from scoring.chain import EVENT_ALARM, EVENT_SIGN
 from scoring.chain_evidence import STAGES, Stage
 from scoring.demand import RequestView, known_output
@@ -184,7 +184,11 @@ def choice(fleet: FleetSnapshot) -> None:
     figure(
         "chosen", moment, lambda: story.two_nodes(moment, histories, names, t, language, is_short=True), key="tour_half"
     )
-    pairs = [(label, decision.terms) for label, decision in zip(nodes, decided, strict=True) if decision.terms]
+    pairs = [
+        terms_figures.Compared(name=label, terms=decision.terms)
+        for label, decision in zip(nodes, decided, strict=True)
+        if decision.terms
+    ]
     age_s = moment.at_s and max((pool.age_s or 0.0 for pool in moment.pools), default=0.0)
     payload = context.shared(
         "tour.terms", moment.at_s, (language, names), lambda: terms_figures.term_bars(pairs, age_s, moment.at_s, t)

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
+from collectors.judging import reserve_of
 from pages import _context as context
 from pages import _controls as controls
 from pages._decide_settings import decide_settings
+from pages._in_use import in_use
 from pages.figures import number
 from scoring import cost
+from scoring.calibration_in_use import ExpectedOutput, InUse, expected_output, switched_off
 from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuantiles, RequestView, known_output
 from scoring.herd import HERD_RANGE
 from scoring.model import FleetSnapshot, Role
@@ -25,14 +28,21 @@ EVERY_POOL = "*"
 HERD_POLICY = "lowest-utilization"
 HERD_COUNTS = (HERD_RANGE[0], 256)
 CHOSEN, SECOND = "chosen", "second"
+CALIBRATED, FLEET_FILE = "calibrated", "fleet-file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the form holds: plain values, so that a result can be shared under it as a key."""
+    """
+    What the form holds: plain values, so that a result can be shared under it as a key.
+
+    Attributes:
+        output_tokens: None where the viewer leaves it to what is known of this fleet.
+        values: CALIBRATED or FLEET_FILE: where times, spreads and the reserve come from.
+    """
 
     prompt_tokens: int
-    output_tokens: int
+    output_tokens: int | None
     quantiles: tuple[tuple[float, float], ...]
     slo_class: str
     count: int
@@ -41,6 +51,7 @@ class Asked:
     model: str
     decider: str
     weights: tuple[tuple[str, float], ...]
+    values: str
 
 
 def word(name: str) -> str:
@@ -59,6 +70,21 @@ def whole(param: str, label: str, default: int, bounds: tuple[int, int], languag
     controls._adopt(param, key, accept, default)
     value = int(st.number_input(label, bounds[0], bounds[1], step=step, key=key))
     controls._publish(param, value, [str(value)], default)
+    return value
+
+
+def whole_or_none(param: str, label: str, bounds: tuple[int, int], hint: str, language: str, step: int) -> int | None:
+    """Draw a whole number that may be left empty, kept in the URL, and return it; `hint` says what empty means."""
+    key = controls._key(param, language)
+
+    def accept(raw: list[str]) -> int | None:
+        text = raw[0].strip()
+        return min(max(int(text), bounds[0]), bounds[1]) if text.lstrip("-").isdecimal() else None
+
+    controls._adopt(param, key, accept, None)
+    drawn = st.number_input(label, bounds[0], bounds[1], value=None, step=step, key=key, placeholder=hint)
+    value = None if drawn is None else int(drawn)
+    controls._publish(param, value, [] if value is None else [str(value)], None)
     return value
 
 
@@ -96,7 +122,8 @@ def draw(language: str) -> Asked:
     t = context.say()
     with st.container(horizontal=True, vertical_alignment="bottom"):
         prompt = whole("prompt", t("what_if.prompt"), 8_000, PROMPT_RANGE_TOKENS, language, 1_000)
-        output = whole("output", t("what_if.output"), 500, OUTPUT_RANGE_TOKENS, language, 100)
+        hint = t("what_if.output_hint")
+        output = whole_or_none("output", t("what_if.output"), OUTPUT_RANGE_TOKENS, hint, language, 100)
         settings = decide_settings(context.runtime().settings)
         slo = controls.segments(
             "class",
@@ -107,6 +134,14 @@ def draw(language: str) -> Asked:
             language,
         )
         count = whole("count", t("what_if.count"), 1, COUNT_RANGE, language)
+        values = controls.segments(
+            "values",
+            t("what_if.values"),
+            [CALIBRATED, FLEET_FILE],
+            CALIBRATED,
+            lambda name: t(f"what_if.values_{word(name)}"),
+            language,
+        )
     with st.expander(t("what_if.more")):
         hits, quantiles, tenant, model, decider = _more(language)
     with st.expander(t("what_if.weights", name=t(f"what_if.class_{slo}"))):
@@ -122,6 +157,7 @@ def draw(language: str) -> Asked:
         model=model,
         decider=decider,
         weights=weights,
+        values=values,
     )
 
 
@@ -239,15 +275,21 @@ def pair_options(fleet: FleetSnapshot, most: int = 60) -> list[str]:
     return [*(f"{p}|{d}" for p in prefill for d in decode)][:most] + alone[:most]
 
 
-def question(asked: Asked, fleet: FleetSnapshot) -> Question:
+def given(asked: Asked, fleet: FleetSnapshot) -> InUse:
+    """Return what calibration gives the question: what is in use, or nothing where the fleet file is asked for."""
+    found = in_use(fleet)
+    return found if asked.values == CALIBRATED else switched_off(found, reserve_of(context.runtime().settings))
+
+
+def question(asked: Asked, fleet: FleetSnapshot, known: InUse) -> Question:
     """
     Return the question of the form on a fleet.
 
     Raises:
         ValueError: A number is out of range; the message gives the allowed range.
     """
-    settings = decide_settings(context.runtime().settings)
-    return Question(request=request(asked, fleet), fleet=fleet, settings=settings_of(asked, settings))
+    settings = decide_settings(context.runtime().settings, None if known.is_off else known)
+    return Question(request=request(asked, fleet, known), fleet=fleet, settings=settings_of(asked, settings))
 
 
 def settings_of(asked: Asked, settings: DecideSettings) -> DecideSettings:
@@ -256,9 +298,21 @@ def settings_of(asked: Asked, settings: DecideSettings) -> DecideSettings:
     return replace(own, decider=asked.decider)
 
 
-def request(asked: Asked, fleet: FleetSnapshot) -> RequestView:
+def expected(asked: Asked, fleet: FleetSnapshot, known: InUse) -> ExpectedOutput | None:
+    """Return the output that this fleet lets expect; None where the form gives it."""
+    if asked.quantiles or asked.output_tokens is not None:
+        return None
+    return expected_output(known, fleet, asked.slo_class, asked.prompt_tokens)
+
+
+def request(asked: Asked, fleet: FleetSnapshot, known: InUse) -> RequestView:
     """Return the request of the form; hits on pools the fleet does not have are left out."""
-    output = OutputQuantiles(asked.quantiles) if asked.quantiles else known_output(asked.output_tokens)
+    if asked.quantiles:
+        output = OutputQuantiles(asked.quantiles)
+    elif asked.output_tokens is not None:
+        output = known_output(asked.output_tokens)
+    else:
+        output = expected_output(known, fleet, asked.slo_class, asked.prompt_tokens).output
     return RequestView(
         prompt_tokens=asked.prompt_tokens,
         output=output,

@@ -10,14 +10,16 @@ import streamlit as st
 
 from pages import _context as context
 from pages import _what_if_form as form
+from pages import _what_if_given as given
 from pages._widgets import key_figure, text_table
-from pages.figures import number
+from pages.figures import number, what_if_terms
 from pages.figures import what_if as figures
 from pages.figures import what_if_tables as tables
+from scoring.calibration_in_use import InUse
 from scoring.herd import Herd, herd_variants
 from scoring.policy import POLICIES, Decision
 from scoring.policy.deciding import terms_of
-from scoring.policy.decision import Ranked
+from scoring.policy.decision import Chosen, Ranked
 from scoring.policy.explain import Term
 from scoring.sensitivity import Flip, input_flips, weight_flips
 from scoring.what_if import (
@@ -114,39 +116,46 @@ def score_map(decision: Decision, asked: form.Asked) -> None:
         st.rerun(scope="app")
 
 
-def _terms(decision: Decision, question: Question, word: str) -> tuple[str, tuple[Term, ...]] | None:
-    """Return the name and terms of the pair a word stands for, None where the fleet has no such pair."""
+def _terms(decision: Decision, question: Question, word: str) -> tuple[Chosen | Ranked, tuple[Term, ...]] | None:
+    """Return the pair a word stands for and its terms, None where the fleet has no such pair."""
     if word == form.CHOSEN:
         chosen = decision.chosen
-        return None if chosen is None else (figures.pair_name(chosen.prefill, chosen.decode), decision.terms)
+        return None if chosen is None else (chosen, decision.terms)
     if word == form.SECOND:
         other = decision.runner_up
-        return None if other is None else (figures.pair_name(other.prefill, other.decode), decision.runner_up_terms)
+        return None if other is None else (other, decision.runner_up_terms)
     prefill, _, decode = word.partition("|")
     pair = Ranked(prefill=prefill, decode=decode, score=0.0)
     try:
         terms = terms_of(decision.prepared, question.settings, question.fleet.links, decision.table, pair)
     except ValueError:
         return None
-    return figures.pair_name(prefill, decode), terms
+    return pair, terms
 
 
-def compared(decision: Decision, question: Question, words: tuple[str, str]) -> None:
-    """Draw two pairs' terms as bars and the formula with its numbers."""
+def compared(decision: Decision, question: Question, words: tuple[str, str], known: InUse) -> None:
+    """Draw two pairs' terms as bars and the formula with its numbers, each with what it rests on."""
     t = context.say()
     found = [(word, _terms(decision, question, word)) for word in words]
-    pairs = [each for _, each in found if each is not None]
+    pairs = [
+        what_if_terms.Compared(
+            name=figures.pair_name(pair.prefill, pair.decode),
+            terms=terms,
+            rests=given.rests(known, pair.prefill, pair.decode),
+        )
+        for pair, terms in (each for _, each in found if each is not None)
+    ]
     for word, each in found:
         if each is None and "|" in word:
             st.info(t("what_if.pair_absent", pair=number.markdown(word.replace("|", " → "))))
     if not pairs:
         return
-    context.draw(figures.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
+    context.draw(what_if_terms.term_bars(pairs, oldest_s(decision), decision.at_s, t), key="what_if.terms")
     st.markdown(f"**{t('what_if.formula_title')}**")
-    for column, (name, terms) in zip(st.columns(len(pairs)), pairs, strict=True):
+    for column, pair in zip(st.columns(len(pairs)), pairs, strict=True):
         with column:
-            st.caption(number.markdown(name))
-            st.code(tables.formula_text(terms, t), language=None, wrap_lines=True)
+            st.caption(number.markdown(pair.name))
+            st.code(tables.formula_text(pair, t), language=None, wrap_lines=True)
 
 
 def lists(decision: Decision) -> None:

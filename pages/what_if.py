@@ -5,8 +5,10 @@ import streamlit as st
 from pages import _context as context
 from pages import _controls as controls
 from pages import _what_if_form as form
+from pages import _what_if_given as given
 from pages import _what_if_parts as parts
 from pages.figures import number
+from scoring.calibration_in_use import InUse
 from scoring.what_if import Question
 
 t, language = context.say(), context.language()
@@ -18,14 +20,16 @@ asked = form.draw(language)
 drawing = {"fleet": context.snapshot()}
 
 
-def asking() -> Question | None:
-    """Return the form's question on the fleet of this tick; None where there is nothing to ask, drawn why."""
+def asking() -> tuple[Question, InUse] | None:
+    """Return the form's question on the fleet of this tick, and what calibration gives it; None, drawn why, where there
+    is nothing to ask."""
     fleet = drawing.get("fleet") or context.snapshot()
     if not fleet.pools:
         st.info(t("what_if.no_pools"))
         return None
     try:
-        return form.question(asked, fleet)
+        known = form.given(asked, fleet)
+        return form.question(asked, fleet, known), known
     except ValueError as error:
         st.error(t("what_if.bad_request", reason=number.markdown(t.said(error))))
         return None
@@ -33,9 +37,10 @@ def asking() -> Question | None:
 
 def choice() -> None:
     """Draw the choice and every pair's score."""
-    question = asking()
-    if question is None:
+    found = asking()
+    if found is None:
         return
+    question, _ = found
     absent = form.absent_pools(asked, question.fleet)
     if absent:
         st.warning(t("what_if.unknown_pool", pools=number.markdown(", ".join(absent))))
@@ -47,11 +52,14 @@ def choice() -> None:
 
 def reasons() -> None:
     """Draw what the choice is made of, what else was possible, and what would change it."""
-    question = asking()
-    if question is None:
+    found = asking()
+    if found is None:
         return
+    question, known = found
     decision = parts.decided(question, asked)
-    parts.compared(decision, question, pair_words)
+    parts.compared(decision, question, pair_words, known)
+    given.reserve(decision, question, known)
+    given.sources(decision, question, asked, known)
     parts.lists(decision)
     parts.policies(question, asked)
     parts.placed(decision, question, asked)
@@ -60,9 +68,10 @@ def reasons() -> None:
 
 def stampede() -> None:
     """Draw the herd experiment and the link."""
-    question = asking()
-    if question is None:
+    found = asking()
+    if found is None:
         return
+    question, _ = found
     parts.herd(question, asked, *herd)
     parts.link(question.fleet.at_s)
 

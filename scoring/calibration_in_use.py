@@ -16,11 +16,13 @@ import numpy as np
 
 from scoring.calibration import Told
 from scoring.calibration_error import ErrorSample, prefill_errors, step_errors
-from scoring.calibration_reserve import CalibratedReserve
+from scoring.calibration_reserve import CalibratedReserve, uncalibrated
 from scoring.calibration_service import DECODE_NAMES, PREFILL_NAMES, TRANSFER_NAMES
 from scoring.calibration_windows import DecodeWindow, Kind, PrefillWindow
-from scoring.model import Role
-from scoring.quantile_table import QuantileTable
+from scoring.demand import OutputQuantiles, known_output
+from scoring.model import FleetSnapshot, Role
+from scoring.quantile_table import QuantileCell, QuantileTable
+from scoring.reserve import ReserveSettings
 from scoring.service import ServiceProfile
 
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -41,6 +43,9 @@ times what makes a pool named as odd)."""
 
 NO_VERSION: Final = "no-version"
 NOT_TOLD: Final = "not-told"
+SWITCHED_OFF: Final = "switched-off"
+OUTPUT_TOKENS: Final = 500
+"""Expected output where nothing tells one (chosen)."""
 PARTS_OF_ROLE: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.DECODE: ("decode",),
     Role.PREFILL: ("prefill", "transfer"),
@@ -117,7 +122,7 @@ class PartInUse:
         version: In use; None where none is.
         row_count: Rows behind it.
         since_at_s: In use since; None where none is.
-        why_not: "" where it is in use, else NO_VERSION or NOT_TOLD.
+        why_not: "" where it is in use, else NO_VERSION, NOT_TOLD or SWITCHED_OFF.
         missing_count: Rows still wanted before a fit; None where it is not known (the past).
         is_rough: Prompt times come from rows of more than one prompt.
         departing: Worker -> median (actual - predicted) / predicted of its newest rows, for workers that are so far
@@ -153,6 +158,7 @@ class InUse:
         reserve_since_at_s: In use since; None where nothing was kept yet, so that the knobs are the chosen ones.
         outputs: Output lengths from a request log; None where none was kept and used.
         is_past: From the store: what was in use then.
+        is_off: Somebody asked for the fleet file instead: nothing calibrated is used.
     """
 
     at_s: float | None
@@ -164,6 +170,7 @@ class InUse:
     reserve_since_at_s: float | None = None
     outputs: OutputsInUse | None = None
     is_past: bool = False
+    is_off: bool = False
 
     def part_of(self, worker_id: str, part: str) -> PartInUse | None:
         """Return where a worker's part comes from; None for a worker or a part that is not known."""
@@ -266,3 +273,51 @@ def _by_worker(rows: Sequence[Row]) -> dict[str, list[Row]]:
             break
         found.setdefault(row.pool.rpartition("/")[0], []).append(row)
     return {worker: mine[::-1] for worker, mine in found.items()}
+
+
+def switched_off(given: InUse, base: ReserveSettings) -> InUse:
+    """Return the same with nothing calibrated in it: the knobs are those of the fleet file, `base`."""
+    parts = tuple(
+        replace(each, values={}, believed=(), why_not=SWITCHED_OFF, departing={}, is_rough=False)
+        for each in given.parts
+    )
+    return InUse(at_s=given.at_s, parts=parts, reserve=uncalibrated(base), is_past=given.is_past, is_off=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedOutput:
+    """
+    How long an answer is expected to be, where nobody gave it.
+
+    Attributes:
+        output: The distribution.
+        source: "log" (quantiles of a request log), "counters" (mean of what finished lately) or "default".
+        cell: Of the log, its class and bucket; None for other sources.
+    """
+
+    output: OutputQuantiles
+    source: str
+    cell: QuantileCell | None = None
+
+
+def expected_output(given: InUse, fleet: FleetSnapshot, slo_class: str, prompt_tokens: int) -> ExpectedOutput:
+    """Return the output to expect of a request of a class and length on a fleet."""
+    if given.outputs is not None:
+        cell = given.outputs.table.of(slo_class, prompt_tokens)
+        if cell.points:
+            points = tuple((point.quantile, point.value) for point in cell.points)
+            return ExpectedOutput(output=OutputQuantiles(points, source=given.outputs.source), source="log", cell=cell)
+    mean = None if given.is_off else _mean_output_tokens(fleet)
+    if mean is None:
+        return ExpectedOutput(output=known_output(OUTPUT_TOKENS), source="default")
+    return ExpectedOutput(output=known_output(mean), source="counters")
+
+
+def _mean_output_tokens(fleet: FleetSnapshot) -> float | None:
+    """Return the mean output of the requests that finished lately, pools weighing by how many; None without any."""
+    total, weight = 0.0, 0.0
+    for pool in fleet.pools:
+        mean, finished = pool.rates.mean_output_tokens.value, pool.rates.finished_per_s.value
+        if pool.role in (Role.DECODE, Role.UNIFIED) and pool.state.is_scored and mean and finished:
+            total, weight = total + mean * finished, weight + finished
+    return total / weight if weight > 0 else None

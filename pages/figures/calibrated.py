@@ -6,15 +6,15 @@ values out.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pages.figures import number
 from pages.figures.calibration import shown_coefficient
 from pages.texts import Say
-from scoring.calibration_in_use import NO_VERSION, InUse, PartInUse
+from scoring.calibration_in_use import NO_VERSION, SWITCHED_OFF, ExpectedOutput, InUse, PartInUse
 from scoring.calibration_reserve import RESERVE_KNOBS, RISK_KNOBS, CalibratedReserve, Knob
 from scoring.chain_reserve import ReserveParts
-from scoring.reserve import ReserveSettings
 
 TERM_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prefill_wait": ("prefill",),
@@ -39,8 +39,14 @@ def knob_value(name: str, value: float | None, t: Say) -> str:
     return number.duration(value) if name.endswith("_s") else number.share(value)
 
 
-def knob_rests(knob: Knob, t: Say) -> str:
-    """Return what a knob rests on."""
+_IN_FILE: Final = ("growth_quantile_ratio", "telemetry_delay_s", "error_buffer_ratio")
+"""Knobs that a fleet file can state."""
+
+
+def knob_rests(knob: Knob, t: Say, *, is_off: bool = False) -> str:
+    """Return what a knob rests on; `is_off`: the fleet file was asked for."""
+    if is_off:
+        return t("calibrated.file" if knob.name in _IN_FILE else "calibrated.chosen")
     word = "told" if knob.is_calibrated else "few"
     return t(f"calibrated.{word}_{knob.name}", count=number.compact(knob.sample_count), needed=knob.needed_count)
 
@@ -101,6 +107,8 @@ def departing_words(part: PartInUse, t: Say) -> list[str]:
 
 
 def _why_not(part: PartInUse, is_past: bool, t: Say) -> str:
+    if part.why_not == SWITCHED_OFF:
+        return t("calibrated.switched_off")
     if part.why_not == NO_VERSION:
         if is_past:
             return t("calibrated.no_version_past")
@@ -112,7 +120,41 @@ def _why_not(part: PartInUse, is_past: bool, t: Say) -> str:
     return t("calibrated.not_told", version=part.version)
 
 
-def value_columns(in_use: InUse, workers: Sequence[str], defaults: Mapping[str, float], t: Say) -> dict[str, list[Any]]:
+def output_row(
+    expected: ExpectedOutput | None, in_use: InUse, tokens: float, quantile: float, t: Say
+) -> tuple[str, str, str, str]:
+    """
+    Return the row of the output that a decision plans for: name, tokens, of what, what it rests on.
+
+    Args:
+        expected: Where nobody gave it; None where the form does.
+        in_use: What is used.
+        tokens: Planned for.
+        quantile: Of the class.
+        t: The viewer's language.
+    """
+    if expected is None:
+        rests = t("calibrated.output_given")
+    elif expected.source != "log" or in_use.outputs is None or expected.cell is None:
+        rests = t(f"calibrated.output_{expected.source}")
+    else:
+        cell, outputs = expected.cell, in_use.outputs
+        word = "output_log_wider" if cell.taken_from else "output_log"
+        rests = t(
+            f"calibrated.{word}",
+            count=outputs.request_count if cell.taken_from else cell.sample_count,
+            **({"own": cell.sample_count} if cell.taken_from else {}),
+            source=outputs.source,
+            version=outputs.version,
+            at=number.instant(outputs.since_at_s),
+        )
+    name = t("calibrated.output_at", quantile=number.share(quantile))
+    return name, number.amount(tokens, "tokens"), t("calibrated.this_request"), rests
+
+
+def value_columns(
+    in_use: InUse, workers: Sequence[str], defaults: Mapping[str, float], output: tuple[str, str, str, str], t: Say
+) -> dict[str, list[Any]]:
     """
     Return one row a value that a decision takes: coefficients of the workers' kinds, spreads, knobs of the reserve.
 
@@ -120,6 +162,7 @@ def value_columns(in_use: InUse, workers: Sequence[str], defaults: Mapping[str, 
         in_use: What is used.
         workers: Whose kinds; every kind when empty.
         defaults: RISK_KNOBS -> what is used where nothing was measured.
+        output: See `output_row`.
         t: The viewer's language.
     """
     columns: dict[str, list[Any]] = {name: [] for name in ("value", "now", "of", "rests")}
@@ -142,6 +185,7 @@ def value_columns(in_use: InUse, workers: Sequence[str], defaults: Mapping[str, 
                 else rests
             )
             row(t(f"calibration.name_{name}"), shown_coefficient(name, value), part.kind, why)
+    row(*output)
     for name in (*RISK_KNOBS, *RESERVE_KNOBS):
         knob = in_use.reserve.knob(name)
         value_ = defaults.get(name) if knob.value is None else knob.value
@@ -149,31 +193,25 @@ def value_columns(in_use: InUse, workers: Sequence[str], defaults: Mapping[str, 
             t(f"calibration.knob_{name}"),
             knob_value(name, value_, t),
             t("calibrated.whole_fleet"),
-            knob_rests(knob, t),
+            knob_rests(knob, t, is_off=in_use.is_off),
         )
     return columns
 
 
-def reserve_columns(
-    parts: ReserveParts,
-    usable_tokens: float | None,
-    settings: ReserveSettings,
-    reserve: CalibratedReserve | None,
-    t: Say,
-) -> dict[str, list[str]]:
+def reserve_columns(parts: ReserveParts, usable_tokens: float | None, in_use: InUse, t: Say) -> dict[str, list[str]]:
     """
     Return one row a part of a pool's safety reserve, with the knobs it follows from and what they rest on.
 
     Args:
-        parts: In tokens.
+        parts: In tokens, by the knobs in use.
         usable_tokens: Of the pool, None when unknown.
-        settings: Knobs used.
-        reserve: Where they come from; None: the fleet file.
+        in_use: Where the knobs come from.
         t: The viewer's language.
     """
+    reserve, settings = in_use.reserve, in_use.reserve.settings
 
     def rests(name: str) -> str:
-        return t("calibrated.file") if reserve is None else knob_rests(reserve.knob(name), t)
+        return knob_rests(reserve.knob(name), t, is_off=in_use.is_off)
 
     rows = (
         (
@@ -201,7 +239,7 @@ def reserve_columns(
                 buffer=number.share(settings.error_buffer_ratio),
                 buffer_rests=rests("error_buffer_ratio"),
                 spread=number.share(settings.output_error_ratio),
-                spread_rests=t("calibrated.chosen") if reserve is None else rests("output_error_ratio"),
+                spread_rests=rests("output_error_ratio"),
             ),
         ),
     )
@@ -232,21 +270,12 @@ def term_rests(in_use: InUse, prefill: str, decode: str, t: Say) -> dict[str, st
             part = in_use.part_of(worker, name)
             if part is None:
                 continue
-            if worker in part.departing:
-                error = number.share(1.0 + part.departing[worker])
-                words.append(t("calibrated.departing", worker=worker, error=error))
-            else:
-                words.append(
-                    part_rests(part, in_use.is_past, t).split("; ")[0] if part.values else _short(part, in_use, t)
-                )
+            own = {worker: part.departing[worker]} if worker in part.departing else {}
+            words.append(part_rests(replace(part, departing=own), in_use.is_past, t))
         words += [
-            f"{t(f'calibration.knob_{name}')}: {knob_rests(in_use.reserve.knob(name), t)}"
+            f"{t(f'calibration.knob_{name}')}: {knob_rests(in_use.reserve.knob(name), t, is_off=in_use.is_off)}"
             for name in TERM_KNOBS.get(term, ())
         ]
         if words:
             found[term] = "; ".join(words)
     return found
-
-
-def _short(part: PartInUse, in_use: InUse, t: Say) -> str:
-    return part_rests(part, in_use.is_past, t)

@@ -5,7 +5,7 @@ and where a herd goes. Data in, packed figure out; the tables are in `what_if_ta
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,22 +13,11 @@ import numpy as np
 from pages.figures import live, number, theme
 from pages.figures.terms import TERMS, label
 from pages.texts import Say
-from scoring import cost
 from scoring.herd import Herd
 from scoring.policy import Decision
-from scoring.policy.explain import Term
 from scoring.policy.filters import PAIR_OK, PAIR_POOL
 from scoring.what_if import Placement
 
-TERM_COLORS: Final[Mapping[str, str]] = {
-    "prefill_wait": "@s2",
-    "prefill_compute": "@s1",
-    "transfer": "@s7",
-    "decode_wait": "@s5",
-    "kv_pressure": "@s6",
-    "slo_risk": "@bad",
-    "prefix_benefit": "@good",
-}
 SCALE: Final = [[0.0, "@good/0.9"], [0.35, "@s7/0.55"], [0.7, "@warn/0.7"], [1.0, "@bad/0.85"]]
 LABELLED_CELLS: Final = 400
 """Up to this many cells the score stands in the cell; beyond, it is in the hover text alone."""
@@ -78,8 +67,8 @@ def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray,
             name, reason = (why.filter, why.reason) if why else ("", "")
         else:
             name, reason = decision.pair_refusal(prefill, decode)
-        wrapped = "<br>".join(number.plain(line, 120) for line in _wrapped(t.said(reason)))
-        texts[row][column] = head + t("what_if.hover_refused", filter=number.plain(t.said(name))) + "<br>" + wrapped
+        shown = "<br>".join(number.plain(line, 120) for line in wrapped(t.said(reason)))
+        texts[row][column] = head + t("what_if.hover_refused", filter=number.plain(t.said(name))) + "<br>" + shown
 
     if table.pairs is not None:
         for row, column in np.ndindex(table.pairs.shape):
@@ -92,7 +81,8 @@ def _grid(decision: Decision, t: Say) -> tuple[list[str], list[str], np.ndarray,
     return names, heads, scores, texts, ids
 
 
-def _wrapped(text: str, width: int = 72) -> list[str]:
+def wrapped(text: str, width: int = 72) -> list[str]:
+    """Return text cut into lines for a hover."""
     """Return lines of at most `width` letters; Chinese has no spaces and wide signs, and may break anywhere."""
     lines, taken = [""], 0
     for piece in _PIECE.findall(text):
@@ -203,74 +193,6 @@ def score_map(decision: Decision, age_s: float | None, t: Say) -> bytes:
         at_s=decision.at_s,
         age_s=age_s,
         age_text=t("common.data_age", age="{age}"),
-    )
-
-
-def term_bars(pairs: Sequence[tuple[str, Sequence[Term]]], age_s: float | None, at_s: float, t: Say) -> bytes:
-    """Return stacked contributions of the seven terms, one bar a pair; the benefit goes to the left."""
-    names = [number.plain(name, 80) for name, _ in pairs]
-    data: list[dict[str, Any]] = []
-    for name in cost.TERMS:
-        own = [next(term for term in terms if term.name == name) for _, terms in pairs]
-        values = [term.contribution if math.isfinite(term.contribution) else None for term in own]
-        if not any(values):
-            continue
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": t(f"what_if.term_{name}"),
-                "x": values,
-                "y": names,
-                "marker": {
-                    "color": TERM_COLORS[name],
-                    "pattern": {
-                        "shape": ["/" if term.is_unknown else "" for term in own],
-                        "fgcolor": "@paper",
-                        "size": 6,
-                    },
-                },
-                "text": [
-                    t(f"what_if.term_{name}") if value and abs(value) > 0.12 * _widest(pairs) else ""
-                    for value in values
-                ],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textfont": {"color": "@paper", "size": 12},
-                "hovertext": ["<br>".join(number.plain(line, 120) for line in _wrapped(term.formula)) for term in own],
-                "hovertemplate": "<b>%{fullData.name}</b> %{x:.3f}<br>%{hovertext}<extra></extra>",
-            }
-        )
-    layout = theme.layout(
-        height=90 + 56 * len(names),
-        barmode="relative",
-        bargap=0.35,
-        yaxis={"autorange": "reversed", "showgrid": False},
-        xaxis={"title": {"text": t("what_if.axis_score")}, "zeroline": True, "zerolinecolor": "@outline"},
-        margin={"l": 8, "r": 12, "t": 40, "b": 40},
-        uirevision="terms",
-    )
-    return live.pack(
-        {"data": data, "layout": layout},
-        alt=t("what_if.terms_alt", pairs=", ".join(names)),
-        filename="kvscope-what-if-terms",
-        at_s=at_s,
-        age_s=age_s,
-        age_text=t("common.data_age", age="{age}"),
-        events=(),
-    )
-
-
-def _widest(pairs: Sequence[tuple[str, Sequence[Term]]]) -> float:
-    return (
-        max(
-            (
-                sum(max(term.contribution, 0.0) for term in terms if math.isfinite(term.contribution))
-                for _, terms in pairs
-            ),
-            default=1.0,
-        )
-        or 1.0
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from pages.figures import number
 from pages.figures.what_if import pair_name, score_text, variant
+from pages.figures.what_if_terms import Compared
 from pages.texts import Say
 from scoring.herd import Herd
 from scoring.policy import Decision
@@ -114,13 +115,16 @@ def flip_columns(flips: Sequence[Flip], t: Say) -> dict[str, list[Any]]:
     return found
 
 
-def formula_text(terms: Sequence[Term], t: Say) -> str:
-    """Return the score of one pair as lines: what each term adds, weight x seconds, and the numbers put in."""
-    lines = []
+def formula_text(pair: Compared, t: Say) -> str:
+    """Return the score of a pair as lines: what each term adds, weight x seconds with the numbers put in, and what
+    its calibrated inputs rest on."""
+    lines, terms = [], pair.terms
     for term in terms:
         sign = "−" if term.name == "prefix_benefit" else "+"
         lines.append(f"{sign} {score_text(abs(term.contribution)):>7}  {t(f'what_if.term_{term.name}')}")
         lines.append(f"            {term.weight:g} × {t.said(term.formula)}")
+        if term.name in pair.rests:
+            lines.append(f"            {t('what_if.rests', text=pair.rests[term.name])}")
     return "\n".join([*lines, f"= {score_text(sum(term.contribution for term in terms)):>7}"])
 
 

@@ -73,7 +73,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "版本 {version} 的相关行数太少：还需 {missing} 行",
     ),
     "switched_off": ("the fleet file was asked for", "已选择使用集群文件"),
-    "output": ("output length", "输出长度"),
+    "output_at": ("output planned for, {quantile} quantile", "计划输出（{quantile} 分位）"),
     "output_given": ("given in the form", "表单给定"),
     "output_log": (
         "{count} requests of {source}, version {version}, in use since {at}",

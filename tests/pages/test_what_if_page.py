@@ -12,11 +12,13 @@ from pages import _what_if_form as form
 from pages._decide_settings import decide_settings
 from pages.figures import what_if as figures
 from pages.figures import what_if_tables as tables
+from pages.figures import what_if_terms
 from pages.texts import speaker
 from scoring.demand import RequestView, known_output
 from scoring.herd import herd_variants
 from scoring.model import FleetSnapshot, Role, SourceState
 from scoring.policy import POLICIES, DecideSettings, decide
+from scoring.policy.explain import Term
 from scoring.policy.sketch import sketch_fleet, sketch_pool, two_node_case
 from scoring.sensitivity import input_flips, weight_flips
 from scoring.slo import SLO_CLASSES
@@ -139,11 +141,16 @@ def test_the_map_marks_choice_and_refused() -> None:
     assert sorted(text for row in heat["text"] for text in row if text) == sorted(scores)
 
 
+def _compared(name: str, terms: tuple[Term, ...], rests: dict[str, str] | None = None) -> what_if_terms.Compared:
+    return what_if_terms.Compared(name=name, terms=terms, rests=rests or {})
+
+
 def test_bars_add_up_to_the_score() -> None:
     """The stacked contributions of a pair sum to its score, the benefit to the left."""
     warm = replace(REQUEST, prefix_hit_tokens={"P-1/0": 32_000})
     decision = decide(warm, two_node_case())
-    drawn = figure(figures.term_bars([("A", decision.terms), ("B", decision.runner_up_terms)], 1.0, 0.0, T))
+    pairs = [_compared("A", decision.terms), _compared("B", decision.runner_up_terms)]
+    drawn = figure(what_if_terms.term_bars(pairs, 1.0, 0.0, T))
     sums = [sum(trace["x"][row] for trace in drawn["data"]) for row in (0, 1)]
     assert sums == pytest.approx([decision.score, decision.runner_up.score])
     assert any(trace["x"][0] < 0 for trace in drawn["data"])
@@ -178,7 +185,7 @@ def test_tables_hold_what_the_decision_holds() -> None:
     for table in found:
         assert len({len(column) for column in table.values()}) == 1
     assert found[1]["filter"] == ["no-room"]
-    lines = tables.formula_text(decision.terms, T).splitlines()
+    lines = tables.formula_text(_compared("A", decision.terms), T).splitlines()
     assert lines[-1].split() == ["=", figures.score_text(decision.score)]
     assert len(lines) == 15
     assert all(term.formula in lines[2 * place + 1] for place, term in enumerate(decision.terms))
