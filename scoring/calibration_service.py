@@ -24,6 +24,8 @@ MIN_TRANSFER_WINDOWS: Final = 20
 """Chosen: fewer rows than this for three (two) coefficients give intervals nobody can use."""
 PREFILL_BUDGET_TOKENS: Final = 8192
 """SGLang's chunked prefill on large GPUs; where a fleet has another, say so to the fit."""
+MANY_WINDOWS: Final = 300
+"""Rows of what a step reads stand alone when they are half of all, or this many (chosen: ten times the least)."""
 DOUBT_ROUNDS: Final = 4
 POOL_DIFFERS_RATIO: Final = 0.05
 """A pool whose steps are this much off its kind's fit, beyond doubt, is named (chosen)."""
@@ -56,6 +58,12 @@ def decode_design(windows: Sequence[DecodeWindow]) -> tuple[FloatArray, FloatArr
     return design, np.array([window.step_s for window in windows], dtype=np.float64)
 
 
+def telling_windows(windows: Sequence[DecodeWindow]) -> Sequence[DecodeWindow]:
+    """Return the rows whose KV is what a step reads, where they are enough; else all."""
+    read = [window for window in windows if window.is_kv_read]
+    return read if 2 * len(read) >= len(windows) or len(read) >= MANY_WINDOWS else windows
+
+
 def fit_decode(
     windows: Sequence[DecodeWindow], prior: ServiceProfile | None = None, min_rows: int = MIN_DECODE_WINDOWS
 ) -> LinearFit:
@@ -66,6 +74,7 @@ def fit_decode(
     gauge times the coefficient found so far: rows in which nothing came or went rule, the others still count, and the
     error of the gauge does not flatten the slope (errors in variables).
     """
+    windows = telling_windows(windows)
     design, target = decode_design(windows)
     steps = np.array([window.step_count for window in windows], dtype=np.float64)
     doubt = np.array([window.kv_doubt_tokens for window in windows], dtype=np.float64)
@@ -316,6 +325,7 @@ def fit_service(
 ) -> ServiceFit:
     """Return all that can be told of one kind of worker from its rows; see the three fits."""
     base = prior or nearest_profile(decode, prefill)
+    decode = telling_windows(decode)
     decode_fit = fit_decode(decode, base)
     biases = pool_biases(decode, decode_fit)
     odd = {pool: bias for pool, bias in biases.items() if abs(bias) > POOL_DIFFERS_RATIO}

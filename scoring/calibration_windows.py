@@ -273,13 +273,12 @@ def _decode(before: PoolReading, after: PoolReading, grown: Mapping[str, float |
     batch = batch_sum / steps
     variance = max(squared / steps - batch * batch, 0.0) if squared is not None else 0.0
     first, second = before.running_tokens, after.running_tokens
-    is_read = after.role is not Role.DECODE and first is not None and second is not None
+    # The same figure twice was not written down anew meanwhile: it may be of a batch that has long left.
+    is_read = after.role is not Role.DECODE and None not in (first, second) and first != second
     if not is_read:
         first, second = held_kv_tokens(before), held_kv_tokens(after)
     if first is None or second is None:
         return None
-    if is_read and first == second:
-        return None  # Not written down anew meanwhile: it may be of a batch that has long left.
     return _window(after, steps, batch, variance, step_s / steps, (first, second), is_read=is_read)
 
 

@@ -74,6 +74,20 @@ def test_known_coefficients_come_back_under_noise(noise: float) -> None:
     assert all(each.told is Told.FITTED for each in fit.coefficients)
 
 
+@pytest.mark.parametrize(("read_count", "is_bent"), [(60, True), (130, False), (320, False)])
+def test_rows_of_what_is_read_stand_alone_where_they_are_enough(read_count: int, is_bent: bool) -> None:
+    """
+    Rows of what the pool holds, 500 tokens a sequence short of what is read, bend the part per sequence only where
+    rows of what is read are less than half of all and few.
+    """
+    rng = np.random.default_rng(8)
+    read = [DecodeWindow(**{**_fields(row), "is_kv_read": True}) for row in _windows(rng, read_count)]
+    held = _windows(rng, 130 if read_count < 300 else 1000)
+    short = [DecodeWindow(**{**_fields(row), "kv_tokens": row.kv_tokens - 500 * row.batch_count}) for row in held]
+    error = fit_decode(read + short).of("decode_per_sequence_s").value / TRUE.decode_per_sequence_s - 1
+    assert (abs(error) > 0.2) == is_bent, error
+
+
 def test_outliers_move_a_coefficient_less_than_its_interval() -> None:
     """A twentieth of the rows three times as long changes no coefficient beyond the interval of the clean fit."""
     rng = np.random.default_rng(3)

@@ -121,10 +121,11 @@ def test_what_the_batch_adds_up_to_is_what_a_step_reads() -> None:
     assert not pair_windows(replace(before, running_tokens=None), after).decode.is_kv_read
 
 
-def test_a_sum_that_was_not_written_down_anew_gives_no_row() -> None:
+def test_a_sum_that_was_not_written_down_anew_is_not_taken() -> None:
     """The engine leaves its last sum standing when a batch has gone: the same figure twice says nothing of this one."""
     before = replace(BASE, role=Role.UNIFIED, running_tokens=30_000.0)
-    assert pair_windows(before, _after(before)).decode is None
+    window = pair_windows(before, _after(before)).decode
+    assert (window.is_kv_read, window.kv_tokens) == (False, pytest.approx(20_250.0))
 
 
 def test_gaps_between_tokens_stand_in_where_there_are_no_moments() -> None:
