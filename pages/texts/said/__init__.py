@@ -124,7 +124,7 @@ def _strung(sentence: str) -> tuple[str, bool] | None:
         parts = joint.split(sentence)
         if 1 < len(parts) <= _MOST_PARTS:
             found = _parts(parts, was)
-            if any(text != part for text, _, part in found):
+            if any(known and _WORD.search(part) for _, known, part in found):
                 text, is_whole = now.join(each for each, _, _ in found), all(known for _, known, _ in found)
                 if is_whole:
                     return text, True

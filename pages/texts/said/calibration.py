@@ -104,6 +104,9 @@ SAID: tuple[tuple[str, str], ...] = (
     ("{name}: nothing is fitted yet", "{name}：尚未拟合"),
     ("no kind {name}; there are none yet", "没有种类 {name}；目前还没有任何种类"),
     ("no kind {name}; there are {known}", "没有种类 {name}；现有 {known}"),
+    ("version {number:n} kept and applied: {source}", "版本 {number} 已保存并启用：{source}"),
+    ("{source}: too few finished requests for any quantile", "{source}：完成的请求太少，无法得出任何分位"),
+    ("reserve for a promise kept {share:n}% of the time", "承诺在 {share} % 的时间内兑现时的安全余量"),
     # quantile_table
     ("{count:n} requests«, taken from {source:t}»", "{count} 个请求«，取自{source}»"),
     ("class {name}, all prompts", "等级 {name}，全部提示词"),

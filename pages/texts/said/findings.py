@@ -163,7 +163,7 @@ SAID: tuple[tuple[str, str], ...] = (
         ),
     ),
     ("{place} rank {rank:n} {router:n} against {engine:n}", "{place} rank {rank}：{router} 对 {engine}"),
-    ("{place} {router:n} against {engine:n}", "{place}：{router} 对 {engine}"),
+    ("{place:w} {router:n} against {engine:n}", "{place}：{router} 对 {engine}"),
     (
         "it addresses {place} as ranks {asked}, that worker owns {owned}",
         "它把 {place} 当作 rank {asked}，而该节点拥有的是 {owned}",

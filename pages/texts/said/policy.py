@@ -113,6 +113,7 @@ SAID: tuple[tuple[str, str], ...] = (
         "hit of {hit:t} tokens saves {saved:t} of prefill and {sent:t} of transfer = {value:t}",
         "命中 {hit} token，省下 prefill {saved} 与传输 {sent} = {value}",
     ),
+    ("({terms}) / budget = {total:n}", "（{terms}）/ 预算 = {total}"),
     ("{left} or {right} is refused by itself", "{left} 或 {right} 自身被拒"),
     (
         "KV of {left} cannot be read by {right}: model or KV format differ",
@@ -183,6 +184,7 @@ SAID: tuple[tuple[str, str], ...] = (
         "步时未知：取集群中已知最慢者，或该等级的 TPOT 预算",
     ),
     ("wait for a batch slot is not known: one TTFT budget is taken", "等待批次槽位的时间未知：取一个 TTFT 预算"),
+    ("bandwidth is not measured: the calibrated one is taken", "带宽未测得：取校准值"),
     # models
     ("no pool reports utilization: fewest requests instead", "没有池报告占用：改取请求最少者"),
     ("{side}: counts out of balance, fewest in flight", "{side}：计数失衡，取在途最少者"),
@@ -236,6 +238,7 @@ SAID: tuple[tuple[str, str], ...] = (
     ),
     # demand, slo, settings: requests that cannot be asked
     ("{what:t} is {value}; allowed is {low} to {high}", "{what}为 {value}；允许 {low} 至 {high}"),
+    ("{name} is {value}; allowed is {low} to {high}", "{name} 为 {value}；允许 {low} 至 {high}"),
     ("output quantile", "输出分位"),
     ("prefix hit on {pool}", "{pool} 上的前缀命中"),
     ("active hit on {pool}", "{pool} 上的活跃命中"),
