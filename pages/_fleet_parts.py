@@ -104,7 +104,7 @@ def key_figures(fleet: FleetSnapshot) -> None:
     with spot[2]:
         widgets.key_figure(
             t("fleet.nodes"),
-            number.points(held.nodes.ratio if held.nodes else None),
+            t.said(number.points(held.nodes.ratio if held.nodes else None)),
             t(
                 "fleet.nodes_detail",
                 high=number.markdown(held.nodes.high, 18),
@@ -119,7 +119,7 @@ def key_figures(fleet: FleetSnapshot) -> None:
     with spot[3]:
         widgets.key_figure(
             t("fleet.ranks"),
-            number.points(held.ranks.ratio if held.ranks else None),
+            t.said(number.points(held.ranks.ratio if held.ranks else None)),
             t(
                 "fleet.ranks_detail",
                 worker=number.markdown(held.ranks.high.rpartition("/")[0], 18),

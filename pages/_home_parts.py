@@ -65,7 +65,7 @@ def watched(fleet: FleetSnapshot) -> None:
     """Draw who is watched and how fresh it is."""
     t = context.say()
     workers, roles, models = figures.watched(fleet)
-    counts = ", ".join(
+    counts = t("common.comma").join(
         t("home.role_count", count=roles[role], role=t(f"common.role_{role.value}")) for role in Role if roles[role]
     )
     names = ", ".join(number.markdown(name, 60) for name in models[:4]) + (" …" if len(models) > 4 else "")
@@ -174,7 +174,7 @@ def cards(fleet: FleetSnapshot, known: Mapping[str, ChainState]) -> None:
                 low_share=number.share(spread.low_ratio),
             )
         )
-        value = number.points(spread.ratio) if spread else unknown
+        value = t.said(number.points(spread.ratio)) if spread else unknown
         widgets.key_figure(
             t("home.card_spread"), value, detail, t("fleet.nodes_help", role=t(f"common.role_{role.value}"))
         )

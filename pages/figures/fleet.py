@@ -56,7 +56,8 @@ def convert(tokens: float | None, pool: PoolSnapshot, unit: str) -> float | None
 
 def amount(value: float | None, unit: str, t: Say) -> str:
     """Return a converted value as it is shown, the word for unknown included."""
-    return number.amount(value, unit, absent=t("common.unknown"))
+    text = number.amount(value, unit, absent=t("common.unknown"))
+    return t.said(text) if unit == "blocks" else text
 
 
 def committed_ratio(pool: PoolSnapshot) -> float | None:

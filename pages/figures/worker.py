@@ -228,7 +228,8 @@ def _hover(at_s: FloatArray, words: Mapping[str, FloatArray], scale: float, unit
         for word in told:
             value = columns[word][place]
             if value == value:
-                rows.append(f"{label(word, span.language)} {number.amount(value, unit)}")
+                text = number.amount(value, unit)
+                rows.append(f"{label(word, span.language)} {span.t.said(text) if unit == 'blocks' else text}")
         texts.append("<br>".join(rows))
     return {
         "type": "scatter",
@@ -277,6 +278,8 @@ def single(
         return None
     x, y = with_gaps(at_s, values)
     texts = [number.amount(value, unit) for value in y.tolist()]
+    if unit == "requests":
+        texts = [span.t.said(text) for text in texts]
     color = TERMS[word].color
     axis: dict[str, Any] = {"rangemode": "tozero", "title": {"text": label(word, span.language)}}
     if unit == "share":

@@ -62,7 +62,7 @@ def badge(figure: Figure, t: Say) -> str:
 def shown(figure: Figure, unit: str, t: Say) -> str:
     """Return a figure as text: the point, else its bounds, else the word for unknown."""
     if figure.value is not None:
-        return number.amount(figure.value, unit)
+        return t.said(number.amount(figure.value, unit))
     if figure.low is not None or figure.high is not None:
         low, high = number.amount(figure.low, unit, "?"), number.amount(figure.high, unit, "?")
         return t("worker.bounds", low=low, high=high)

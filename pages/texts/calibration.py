@@ -165,10 +165,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "JSON for `kvscope replay --profile FILE`: the newest fit.",
         "JSON，供 `kvscope replay --profile 文件` 使用：最新拟合。",
     ),
-    "reserve": ("Safety reserve from the SLO", "由 SLO 得出的安全预留"),
+    "reserve": ("Safety reserve from the SLO", "由 SLO 得出的安全余量"),
     "reserve_intro": (
         "The knobs of the safety reserve for a promise kept {quantile} of the time, from what was measured.",
-        "若承诺在 {quantile} 的时间内兑现，安全预留的各项参数，由测量得出。",
+        "若承诺在 {quantile} 的时间内兑现，安全余量的各项参数，由测量得出。",
     ),
     "col_knob": ("Knob", "参数"),
     "reserve_used": (

@@ -9,6 +9,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "关闭：页面停在当前时刻，采集照常进行。",
     ),
     "unknown": ("unknown", "未知"),
+    "comma": (", ", "、"),
     "none": ("none", "无"),
     "all": ("all", "全部"),
     "data_age": ("data {age} old", "数据龄 {age}"),

@@ -180,7 +180,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "col_largest": ("largest share", "最大占比"),
     "col_spread": ("pools in effect", "等效池数"),
     "col_worst": ("worst utilization", "最高利用率"),
-    "col_over": ("pools over reserve", "越过安全储备的池"),
+    "col_over": ("pools over reserve", "越过安全余量的池"),
     "col_refused": ("refused", "被拒"),
     "link_title": ("Link to exactly this", "复现此页的链接"),
     "link_caption": (
@@ -210,7 +210,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "blind_lowest_utilization": (
         "Demand, reserve, queues, growth, the link, prefix hits, the age of the figure.",
-        "需求、储备、排队、增长、链路、前缀命中、数据龄。",
+        "需求、余量、排队、增长、链路、前缀命中、数据龄。",
     ),
     "blind_round_robin": ("Everything but health.", "除健康之外的一切。"),
     "blind_random": ("Everything but health.", "除健康之外的一切。"),

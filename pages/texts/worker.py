@@ -17,8 +17,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "no_pools": ("No worker has given a pool yet.", "还没有工作节点给出池。"),
     "stale": (
-        "{state} for {age}: {reason} Everything below is the last that was seen.",
-        "{state} 已 {age}：{reason} 以下为最后一次观测到的内容。",
+        "{state} for {age}: {reason} · Everything below is the last that was seen.",
+        "{state} 已 {age}：{reason} · 以下为最后一次观测到的内容。",
     ),
     "not_serving": (
         "Work sent here does not come back; the findings say which evidence.",

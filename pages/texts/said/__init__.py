@@ -16,6 +16,8 @@ from typing import Final
 
 from pages.texts.said.matching import Template
 
+Needle = tuple[str, Template]
+"""Words that every sentence of a template holds, and the template."""
 LONGEST: Final = 4_000
 """Characters; a longer text is no sentence of ours."""
 _HEAD: Final = 3
@@ -56,15 +58,15 @@ def _fixed() -> dict[str, str]:
 
 
 @cache
-def _by_head() -> tuple[dict[str, tuple[Template, ...]], tuple[Template, ...]]:
+def _by_head() -> tuple[dict[str, tuple[Needle, ...]], tuple[Needle, ...]]:
     """Return templates by the first letters of what they begin with, and those that begin with a field."""
-    known: dict[str, list[Template]] = {}
-    open_: list[Template] = []
+    known: dict[str, list[Needle]] = {}
+    open_: list[Needle] = []
     for each in templates():
         if len(each.head) >= _HEAD:
-            known.setdefault(each.head[:_HEAD], []).append(each)
+            known.setdefault(each.head[:_HEAD], []).append((each.needle, each))
         elif not each.head or len(each.nodes) > 1:
-            open_.append(each)
+            open_.append((each.needle, each))
     return {head: tuple(members) for head, members in known.items()}, tuple(open_)
 
 
@@ -101,8 +103,9 @@ def _matched(sentence: str) -> tuple[str, bool] | None:
         return fixed, True
     by_head, others = _by_head()
     partly = None
-    for each in (*by_head.get(sentence[:_HEAD], ()), *others):
-        values = each.taken(sentence)
+    for needle, each in (*by_head.get(sentence[:_HEAD], ()), *others):
+        # A look for the longest words first: nearly every template is ruled out by it.
+        values = each.taken(sentence) if needle in sentence else None
         if values is None:
             continue
         put, is_whole = dict(values), True

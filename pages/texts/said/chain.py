@@ -75,6 +75,10 @@ SAID: tuple[tuple[str, str], ...] = (
         "step {step:n} ms; its own past gives {expected:n} ms at this batch",
         "步时 {step} ms；按其自身历史，此批次应为 {expected} ms",
     ),
+    (
+        "step {step:n} ms; calibrated coefficients give {expected:n} ms at this batch, off by at most {error:n}%",
+        "步时间 {step} 毫秒；按校准系数，此批大小应为 {expected} 毫秒，偏差至多 {error} %",
+    ),
     ("the source reports no recomputed or reloaded tokens", "来源未报告重算或载回的 token"),
     ("nothing computed again", "没有重算"),
     ("what is usually given back is not known yet", "通常归还多少尚不清楚"),
@@ -90,6 +94,13 @@ SAID: tuple[tuple[str, str], ...] = (
     ),
     ("time to first token {span:n} s ({basis:t}); usual not known", "首 token 时间 {span} 秒（{basis}）；通常值未知"),
     ("inter-token latency {span:n} ms; usual {usual:n} ms", "token 间隔 {span} ms；通常 {usual} ms"),
+    (
+        "step {step:n} ms; calibrated coefficients give {expected:n} ms at this batch, off by at most {error:n}%",
+        "步时 {step} ms；按校准系数，此批次应为 {expected} ms，偏差至多 {error} %",
+    ),
+    # alert thresholds
+    ("first retraction, foretold with {share:n}%", "首次撤回，事先预测的概率为 {share} %"),
+    ("the alarm goes on at {share:n}% from now on ({source})", "自此警报在 {share} % 时触发（{source}）"),
     # alert_rules
     ("no longer watched: pool or rule is gone", "不再监视：池或规则已不存在"),
     ("over: {text:t}", "已结束：{text}"),

@@ -204,11 +204,11 @@ SAID: tuple[tuple[str, str], ...] = (
     ("answered ; the engine gives no time of its own", "引擎不提供自己的时间"),
     (
         "figures were true  by the engine's clock«, engine clock {offset:n} s ahead»",
-        "按引擎时钟«，引擎时钟快 {offset} 秒»",
+        "数据龄按引擎时钟计«，引擎时钟快 {offset} 秒»",
     ),
     (
         "figures were true  by the engine's clock, engine clock {offset:n} s behind",
-        "按引擎时钟，引擎时钟慢 {offset} 秒",
+        "数据龄按引擎时钟计，引擎时钟慢 {offset} 秒",
     ),
     # snapshot
     ("the source does not say", "来源未说明"),

@@ -157,8 +157,6 @@ class Template:
 
     def taken(self, sentence: str) -> Mapping[str, str | None] | None:
         """Return what a sentence puts into the fields and optional parts, None where it is not of this template."""
-        if not sentence.startswith(self.head) or self.needle not in sentence:
-            return None
         match = self.pattern.fullmatch(sentence)
         return None if match is None else match.groupdict()
 
