@@ -26,8 +26,11 @@ from collectors.alerts_delivery import (
     webhook_document,
 )
 from collectors.alerts_outbox import DELIVERY, DeliveryStats, Outbox
-from collectors.alerts_watch import EVENT_WATCH, ChainWatch, as_event, reserve_settings
+from collectors.alerts_thresholds import EVENT_FORETOLD
+from collectors.alerts_watch import EVENT_WATCH, ChainWatch, as_event
+from collectors.calibration import learner_of
 from collectors.errors import StoreError
+from collectors.judging import reserve_of
 from collectors.settings import Settings
 from collectors.store import AlertRecord, Event, Store
 from scoring.alert_rules import (
@@ -43,6 +46,7 @@ from scoring.alert_rules import (
     step_rules,
     values_of,
 )
+from scoring.calibration_in_use import InUse
 from scoring.chain import ChainSettings, ChainState
 from scoring.model import FleetSnapshot, PoolHistory, Severity
 
@@ -88,6 +92,8 @@ class AlertCenter:
     Args:
         runtime: Where snapshots, histories and the store come from.
         receivers: Who is told; the fleet file's when None.
+        chain: Knobs of the chains; the fleet file's SLO sets what tail is long when None.
+        given: Asked after each cycle for what calibration has in use: the reserve and every limit follow from it.
         clock: Wall clock, epoch seconds.
         first_wait_s: Wait after a first failed delivery.
     """
@@ -98,6 +104,7 @@ class AlertCenter:
         *,
         receivers: Sequence[Receiver] | None = None,
         chain: ChainSettings | None = None,
+        given: Callable[[], InUse | None] = lambda: None,
         clock: Callable[[], float] = time.time,
         first_wait_s: float = 1.0,
     ) -> None:
@@ -112,7 +119,8 @@ class AlertCenter:
         self._outbox = Outbox(
             lambda: runtime.store, known, clock=clock, first_wait_s=first_wait_s, reminders=self._reminders
         )
-        self.chains = ChainWatch(chain, reserve_settings(settings))
+        known_chain = chain or ChainSettings(least_tail_s=settings.slo.interactive.ttft_budget_s)
+        self.chains = ChainWatch(known_chain, reserve_of(settings), given=given)
         self._watches: Mapping[tuple[str, str], Watch] = {}
         self._told: set[str] = set()
         self._silences: dict[str, Silence] = {}
@@ -165,6 +173,7 @@ class AlertCenter:
         for event in reversed(store.events(now_s - LOOK_BACK_S, now_s + _FAR_S, [EVENT_SILENCE], None, _MOST)):
             silence = Silence(**event.details)
             self._silences[silence.silence_id] = silence
+        self.chains.alarms.restore(store.events(now_s - LOOK_BACK_S, now_s + _FAR_S, [EVENT_FORETOLD], None, _MOST))
         self._unstored_events.append(
             Event(at_s=now_s, kind=EVENT_WATCH, text="saturation is watched from here on", details={})
         )
@@ -366,6 +375,11 @@ def _chain_text(chain: ChainState) -> str:
     return chain.blind_reason
 
 
+def _given_of(runtime: Watched) -> InUse | None:
+    learner = learner_of(runtime)
+    return None if learner is None else learner.in_use()
+
+
 _centers: list[tuple[Watched, AlertCenter]] = []
 _guard = threading.Lock()
 
@@ -378,6 +392,6 @@ def watch(runtime: Watched) -> AlertCenter:
                 return center
         for _, center in _centers:
             center.stop()
-        made = AlertCenter(runtime).start()
+        made = AlertCenter(runtime, given=lambda: _given_of(runtime)).start()
         _centers[:] = [(runtime, made)]
         return made

@@ -10,13 +10,18 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from collectors.settings import Settings
+from collectors.alerts_thresholds import Thresholds
 from collectors.store import Event
 from scoring.alarm import AlarmSettings
+from scoring.alarm_threshold import Threshold
+from scoring.calibration_in_use import InUse
+from scoring.calibration_reserve import uncalibrated
 from scoring.chain import ChainEvent, ChainSettings, ChainState, step
 from scoring.chain_evidence import Stage
+from scoring.chain_look import StepModel
 from scoring.chain_reserve import ReserveParts, reserves
 from scoring.model import FleetSnapshot, PoolHistory, PoolSnapshot, pool_id
 from scoring.reserve import ReserveSettings
@@ -35,9 +40,10 @@ class ChainWatch:
     The chains of a fleet. Written by one thread; `states`, `reserves` and `trails` may be read from any.
 
     Attributes:
-        settings: Of every chain.
+        settings: Of every chain, but for the threshold of the alarm, which is each pool's own.
         states: Pool id -> its chain.
         reserves: Pool id -> its safety reserve at the newest look.
+        in_use: What calibration gave the newest look; the reserves follow from it.
     """
 
     def __init__(
@@ -45,10 +51,24 @@ class ChainWatch:
         settings: ChainSettings | None = None,
         reserve_settings: ReserveSettings | None = None,
         *,
+        given: Callable[[], InUse | None] = lambda: None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """
+        Begin with nothing known.
+
+        Args:
+            settings: Of every chain.
+            reserve_settings: Knobs of the reserve where calibration has none.
+            given: Asked at each look for what calibration has in use; None while it has nothing.
+            steady: Clock of the time a look may take, seconds.
+        """
         self.settings = settings or ChainSettings(alarm=AlarmSettings())
-        self._reserve_settings = reserve_settings or ReserveSettings()
+        base = reserve_settings or ReserveSettings()
+        self._given = given
+        self._nothing = InUse(at_s=None, reserve=uncalibrated(base))
+        self.in_use = self._nothing
+        self.alarms = Thresholds(self.settings.alarm, self.settings.forecast.source)
         self._steady = steady
         self.states: Mapping[str, ChainState] = {}
         self.reserves: Mapping[str, ReserveParts] = {}
@@ -59,7 +79,9 @@ class ChainWatch:
     def look(self, fleet: FleetSnapshot, histories: Sequence[PoolHistory]) -> list[ChainEvent]:
         """Step the chains of a fleet and return what began and ended."""
         by_id = {pool_id(item.last.worker_id, item.last.dp_rank): item for item in histories}
-        kept = reserves(fleet, self._reserve_settings)
+        given = self._given() or self._nothing
+        kept = reserves(fleet, given.reserve.settings)
+        promise_ratio = given.reserve.quantile_ratio
         states = dict(self.states)
         events: list[ChainEvent] = []
         urgent, well = self._order(fleet, states)
@@ -74,17 +96,26 @@ class ChainWatch:
                 continue
             parts = kept.get(pool.pool_id)
             before = states.get(pool.pool_id, ChainState())
-            after, found = step(before, pool, history, self.settings, parts.tokens if parts is not None else None)
+            settings = replace(self.settings, alarm=self.alarms.settings(pool.pool_id, promise_ratio))
+            safety_tokens = parts.tokens if parts is not None else None
+            after, found = step(before, pool, history, settings, safety_tokens, _steps(given, pool))
             states[pool.pool_id] = after
             events += found
+            events += self.alarms.look(pool, after)
             self._note(pool, after)
         present = {pool.pool_id for pool in fleet.pools}
         for name, state in list(states.items()):
             if name not in present and (state.last_at_s is None or fleet.at_s - state.last_at_s > FORGET_S):
                 del states[name]
                 self._trails.pop(name, None)
-        self.states, self.reserves = states, kept
+                self.alarms.forget(name)
+        self.states, self.reserves, self.in_use = states, kept, given
         return events
+
+    @property
+    def thresholds(self) -> Mapping[str, Threshold]:
+        """Return pool id -> where its alarm goes on and off."""
+        return self.alarms.now
 
     def _order(
         self, fleet: FleetSnapshot, states: Mapping[str, ChainState]
@@ -119,16 +150,12 @@ class ChainWatch:
         return list(self._trails.get(name, ()))
 
 
-def reserve_settings(settings: Settings) -> ReserveSettings:
-    """Return the reserve's knobs of a fleet file."""
-    given = settings.reserve
-    return ReserveSettings(
-        growth_quantile_ratio=max(given.growth_quantile_ratio, 0.5),
-        telemetry_delay_s=given.telemetry_delay_s,
-        decision_delay_s=given.decision_delay_s,
-        failure_count=given.failure_count,
-        error_buffer_ratio=given.error_buffer_ratio,
-    )
+def _steps(given: InUse, pool: PoolSnapshot) -> StepModel | None:
+    """Return the calibrated coefficients of a pool's decode steps, None where none are in use for it."""
+    profile, error = given.profiles.get(pool.worker_id), given.step_error_ratios.get(pool.worker_id)
+    if profile is None or error is None or not math.isfinite(profile.decode_base_s):
+        return None
+    return StepModel(profile=profile, error_ratio=error)
 
 
 def as_event(event: ChainEvent) -> Event:

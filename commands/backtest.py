@@ -13,14 +13,13 @@ from commands import refuse
 from commands.backtest_plot import svg
 from commands.backtest_runs import FAMILIES, recorded, runs_of, simulate
 from commands.backtest_score import (
-    LEAD_S,
     ON_GRID,
     OURS,
-    WINDOW_S,
     Score,
     Track,
     all_scores,
     fit_forecast,
+    foretold_levels,
     is_train,
     tracks_of,
     tune,
@@ -30,6 +29,8 @@ from commands.backtest_score import (
 from demo.recording import RecordingError
 from scoring.alarm import AlarmSettings
 from scoring.alarm_forecast import FORECAST, Forecast
+from scoring.alarm_threshold import LEAD_S, WINDOW_S, level_of_promise
+from scoring.calibration_reserve import PROMISES
 
 HELP = "Judge the saturation alarm against fixed lines, on simulated runs and recordings."
 EXIT_FAILED: Final = 1
@@ -119,6 +120,7 @@ def report(
         "window_s": WINDOW_S,
         "threshold": settings.on_probability,
         "forecast": asdict(used),
+        "foretold": [round(level, 3) for level in foretold_levels(train_of(tracks), settings)],
         "groups": {
             name: {alarm: as_row(score) for alarm, score in all_scores(found, settings).items()}
             for name, found in groups.items()
@@ -159,6 +161,10 @@ def text_of(result: Mapping[str, Any]) -> str:
             f"threshold {result['threshold']:g}, forecast: {result['forecast']['source']}."
         )
     ]
+    if result["foretold"]:
+        levels = result["foretold"]
+        told = "; ".join(f"{promise:.0%} at {level_of_promise(levels, promise):.3g}" for promise in PROMISES)
+        lines += ["", f"{len(levels)} first retractions of the training seeds, told of {LEAD_S:.0f} s before: {told}."]
     for group, scores in result["groups"].items():
         lines += ["", f"**{group}**", "", head, rule]
         lines += [f"| {name} | {_cells(row)} |" for name, row in scores.items()]

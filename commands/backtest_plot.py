@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
-from commands.backtest_score import LEAD_S, Score
+from commands.backtest_score import Score
+from scoring.alarm_threshold import LEAD_S
 
 _HUES: Final = ("#0B5FAE", "#D27A00", "#1B8A6B", "#A34F8B")
 _WIDTH: Final = 900

@@ -20,12 +20,10 @@ from scipy.optimize import minimize
 from commands.backtest_runs import Run
 from scoring.alarm import AlarmSettings, AlarmState, PoolRisk, pool_risk, step_alarm
 from scoring.alarm_forecast import FEATURES, SPARSE_RATIO, Forecast, forecast_inputs
+from scoring.alarm_threshold import FORECAST_BASIS, LEAD_S, OFF_SHARE, WINDOW_S, Record, step_record
 from scoring.chain_flows import flows_of
 from scoring.model import FloatArray
 
-WINDOW_S: Final = 60.0
-"""An alarm is given so long to come true (chosen: what an operator or a router can still use)."""
-LEAD_S: Final = 10.0
 LINES: Final[Mapping[str, tuple[str, float]]] = {
     "used > 80 %": ("used_ratio", 0.80),
     "used > 90 %": ("used_ratio", 0.90),
@@ -35,8 +33,6 @@ OURS: Final = "KVScope alarm"
 LINE_BAND: Final = 0.05
 """A line goes out this far below itself (the usual band of an alert rule)."""
 ON_GRID: Final = (0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)
-OFF_SHARE: Final = 0.4
-"""Our alarm goes out at this share of what it goes on at (chosen)."""
 FIT_HORIZON_S: Final = 25.0
 FIT_RIDGE: Final = 1e-4
 
@@ -289,6 +285,38 @@ def fit_forecast(tracks: Sequence[Track], source: str) -> Forecast:
 
 def _rounded(values: FloatArray) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values)
+
+
+def foretold_levels(tracks: Sequence[Track], settings: AlarmSettings) -> tuple[float, ...]:
+    """
+    Return at which probability of the forecast each first retraction had been foretold in time, ascending.
+
+    By the record that settles the live alarm (`scoring.alarm_threshold`); these are its SIMULATED ones.
+    """
+    found = []
+    for track in tracks:
+        record = Record()
+        for at, risk in zip(track.at_s, track.risks, strict=True):
+            seen = step_alarm(AlarmState(), risk, float(at), settings)
+            basis = FORECAST_BASIS if seen.basis == "growth" else seen.basis
+            record, _ = step_record(
+                record,
+                float(at),
+                pool=track.pool,
+                probability=seen.probability,
+                basis=basis,
+                retracted=0.0,
+                dwell_s=settings.on_dwell_s,
+            )
+        if track.event_at_s is not None and len(track.at_s):
+            # The look that shows the retraction: the first poll after it.
+            when = max(math.ceil(track.event_at_s), float(track.at_s[-1]) + 1e-3)
+            _, settled = step_record(
+                record, when, pool=track.pool, probability=None, basis="", retracted=1.0, dwell_s=settings.on_dwell_s
+            )
+            if settled is not None and settled.basis == FORECAST_BASIS:
+                found.append(settled.level)
+    return tuple(sorted(found))
 
 
 def tune(tracks: Sequence[Track], settings: AlarmSettings) -> AlarmSettings:

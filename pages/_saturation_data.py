@@ -12,7 +12,8 @@ import numpy as np
 
 from collectors import alerts
 from collectors.alerts import AlertCenter
-from collectors.alerts_watch import EVENT_WATCH, reserve_settings
+from collectors.alerts_watch import EVENT_WATCH
+from collectors.judging import reserve_of
 from collectors.store import Event
 from pages import _context as context
 from pages.figures.saturation import Row
@@ -54,7 +55,7 @@ def view() -> View:
     if at_s is None:
         rows = tuple(_live(pool, running) for pool in fleet.pools)
         return View(fleet=fleet, rows=_ordered(rows), reserves=running.chains.reserves, center=running)
-    kept = reserves(fleet, reserve_settings(context.runtime().settings))
+    kept = reserves(fleet, reserve_of(context.runtime().settings))
     window_s = running.chains.settings.past_s
     histories = context.runtime().store.latest_histories(at_s, window_s)
     by_id = {pool_id(item.last.worker_id, item.last.dp_rank): item for item in histories}

@@ -75,10 +75,6 @@ SAID: tuple[tuple[str, str], ...] = (
         "step {step:n} ms; its own past gives {expected:n} ms at this batch",
         "步时 {step} ms；按其自身历史，此批次应为 {expected} ms",
     ),
-    (
-        "step {step:n} ms; calibrated coefficients give {expected:n} ms at this batch, off by at most {error:n}%",
-        "步时间 {step} 毫秒；按校准系数，此批大小应为 {expected} 毫秒，偏差至多 {error} %",
-    ),
     ("the source reports no recomputed or reloaded tokens", "来源未报告重算或载回的 token"),
     ("nothing computed again", "没有重算"),
     ("what is usually given back is not known yet", "通常归还多少尚不清楚"),
