@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         return refuse("backtest", f"--seeds from 0 to {MOST_SEEDS}, --seconds from 20 to 3600, --jobs from 1 to 64")
     if args.fit and args.seeds < 20:
         return refuse("backtest", "--fit needs at least 20 seeds")
+    if args.plot is not None and not args.plot.absolute().parent.is_dir():
+        return refuse("backtest", f"--plot {args.plot}: there is no folder {args.plot.parent}")
     try:
         recordings = {path.name: tracks_of(recorded(path)) for path in args.recording}
     except RecordingError as error:
@@ -75,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
     result = report(tracks, settings, recordings, forecast)
     print(json.dumps(result, indent=2) if args.json else text_of(result))
     if args.plot is not None:
-        args.plot.write_text(svg(all_scores(held_out(tracks), settings)), encoding="utf-8")
+        try:
+            args.plot.write_text(svg(all_scores(held_out(tracks), settings)), encoding="utf-8")
+        except OSError as error:
+            return refuse("backtest", f"cannot write {args.plot}: {error.strerror}", EXIT_FAILED)
     return 0
 
 

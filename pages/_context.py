@@ -28,6 +28,8 @@ REFRESH_S: Final = 2.0
 """Default tick; one process serves about 40 five-chart reruns a second (measured), so 2 s carries a room of viewers."""
 _SHARED_FIGURES: Final = 256
 
+_LAST_INSTANT_S: Final = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+
 T = TypeVar("T")
 
 _failure: list[Exception] = []
@@ -88,16 +90,20 @@ def past_at_s() -> float | None:
 
 
 def parse_instant_s(text: str) -> float | None:
-    """Return epoch seconds of `2026-11-30 14:05:00` (UTC when no zone is given) or of a number, else None."""
+    """
+    Return epoch seconds of `2026-11-30 14:05:00` (UTC when no zone is given) or of a number.
+
+    None for anything else, and for instants at which nobody can have watched a fleet: before 1970, after 2100.
+    """
     try:
-        return float(text)
+        at_s = float(text)
     except ValueError:
-        pass
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        try:
+            parsed = datetime.fromisoformat(text)
+            at_s = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    return at_s if 0.0 <= at_s <= _LAST_INSTANT_S else None
 
 
 def pool_history(pool: PoolSnapshot, start_s: float, end_s: float, max_points: int = 600) -> tuple[PoolHistory, bool]:

@@ -6,6 +6,7 @@ open; here the URL holds the stable word (`unit=bytes`) whatever the label. A va
 so it is there again after a look at another page. The URL wins over both.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import streamlit as st
 
 _TRUE: Final = "true"
 _FALSE: Final = "false"
+_MOST_DIGITS: Final = 18
 
 
 def _adopt(param: str, key: str, accept: Callable[[list[str]], Any], default: Any) -> None:
@@ -39,6 +41,24 @@ def _publish(param: str, value: Any, words: list[str], default: Any) -> None:
         else:
             del st.query_params[param]
     st.session_state[f"url.{param}"] = wanted
+
+
+def whole_of(text: str, bounds: tuple[int, int]) -> int | None:
+    """Return the whole number a URL says, moved into `bounds`; None for what is no such number, whatever it is."""
+    digits = text.strip().removeprefix("-")
+    # Nobody counts with more digits than this, and Python refuses to read some thousands of them.
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS):
+        return None
+    return min(max(int(text), bounds[0]), bounds[1])
+
+
+def number_of(text: str, bounds: tuple[float, float]) -> float | None:
+    """Return the number a URL says, moved into `bounds`; None for what is none, "nan" and "inf" included."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return min(max(value, bounds[0]), bounds[1]) if math.isfinite(value) else None
 
 
 def _key(param: str, language: str) -> str:

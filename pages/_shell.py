@@ -2,6 +2,7 @@
 What stands around every page: the language, live and instant controls in the sidebar, and the navigation.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,8 +57,10 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
     st.html(_STYLE)
     with st.sidebar:
         _global_controls()
-    if context.past_at_s() is not None:
-        st.info(t("common.past", at=number.instant(context.past_at_s())), icon=":material/history:")
+    at_s = context.past_at_s()
+    if at_s is not None:
+        word = "common.past" if at_s <= time.time() else "common.future"
+        st.info(t(word, at=number.instant(at_s)), icon=":material/history:")
     # The front page's own path is empty.
     is_front = not chosen.url_path
     share.begin(chosen.url_path or pages[0][0])

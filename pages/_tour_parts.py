@@ -379,7 +379,7 @@ BLANK: Final[dict[str, object]] = {"share": number.ABSENT, "count": HERD_COUNT, 
 
 def place_of(text: str | None) -> int:
     """Return the step a URL asks for, counted from 0; the first where it asks for none there is."""
-    return int(text) - 1 if text is not None and text.isdecimal() and 1 <= int(text) <= len(STEPS) else 0
+    return next((place for place in range(len(STEPS)) if text == str(place + 1)), 0)
 
 
 def explore(step: Step) -> None:

@@ -63,11 +63,7 @@ def whole(param: str, label: str, default: int, bounds: tuple[int, int], languag
     """Draw a whole number kept in the URL and return it."""
     key = controls._key(param, language)
 
-    def accept(raw: list[str]) -> int | None:
-        text = raw[0].strip()
-        return min(max(int(text), bounds[0]), bounds[1]) if text.lstrip("-").isdecimal() else None
-
-    controls._adopt(param, key, accept, default)
+    controls._adopt(param, key, lambda raw: controls.whole_of(raw[0], bounds), default)
     value = int(st.number_input(label, bounds[0], bounds[1], step=step, key=key))
     controls._publish(param, value, [str(value)], default)
     return value
@@ -77,11 +73,7 @@ def whole_or_none(param: str, label: str, bounds: tuple[int, int], hint: str, la
     """Draw a whole number that may be left empty, kept in the URL, and return it; `hint` says what empty means."""
     key = controls._key(param, language)
 
-    def accept(raw: list[str]) -> int | None:
-        text = raw[0].strip()
-        return min(max(int(text), bounds[0]), bounds[1]) if text.lstrip("-").isdecimal() else None
-
-    controls._adopt(param, key, accept, None)
+    controls._adopt(param, key, lambda raw: controls.whole_of(raw[0], bounds), None)
     drawn = st.number_input(label, bounds[0], bounds[1], value=None, step=step, key=key, placeholder=hint)
     value = None if drawn is None else int(drawn)
     controls._publish(param, value, [] if value is None else [str(value)], None)
@@ -92,13 +84,7 @@ def slider(param: str, label: str, default: float, top: float, language: str, sc
     """Draw a slider kept in the URL and return its value; `scope` tells apart defaults, such as a class."""
     key = f"{controls._key(param, language)}.{scope}"
 
-    def accept(raw: list[str]) -> float | None:
-        try:
-            return min(max(float(raw[0]), 0.0), top)
-        except ValueError:
-            return None
-
-    controls._adopt(param, key, accept, default)
+    controls._adopt(param, key, lambda raw: controls.number_of(raw[0], (0.0, top)), default)
     value = float(st.slider(label, 0.0, top, step=step, key=key))
     controls._publish(param, value, [f"{value:g}"], default)
     if value == default:
@@ -112,7 +98,8 @@ def choice(param: str, label: str, options: Sequence[str], show: Callable[[str],
     controls._adopt(param, key, lambda raw: raw[0] or None, options[0])
     current = st.session_state[key]
     offered = list(options) if current in options else [current, *options]
-    value = str(st.selectbox(label, offered, format_func=show, key=key))
+    # A word that is gone, or was never one, has no label: it is shown as the URL has it.
+    value = str(st.selectbox(label, offered, format_func=lambda word: show(word) if word in options else word, key=key))
     controls._publish(param, value, [value], options[0])
     return value
 

@@ -194,6 +194,8 @@ def _check_place(path: Path, *, read_only: bool) -> None:
         raise StoreError(f"store: {path} is a folder; name a file in it, for example {path / 'kvscope.duckdb'}")
     if read_only and not path.exists():
         raise StoreError(f"store: there is no file {path}; `kvscope serve` and `kvscope collect` make one")
+    if read_only and path.stat().st_size == 0:
+        raise StoreError(f"store: {path} is empty, no store; `kvscope serve` and `kvscope collect` make one")
     if not read_only:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

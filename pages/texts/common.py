@@ -15,6 +15,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "data_age": ("data {age} old", "数据龄 {age}"),
     "as_of": ("as of {at}", "截至 {at}"),
     "past": ("This is the past: {at}. Not live.", "这是过去的时刻：{at}，并非实时。"),
+    "future": (
+        "{at} is still to come: nothing is stored for it. Empty the instant for now.",
+        "{at} 尚未到来：没有任何存储数据。清空时刻即可回到现在。",
+    ),
     "past_empty": (
         "Nothing was stored at this instant. The store keeps what was collected from {first} on.",
         "此时刻没有存储数据。存储保留自 {first} 起采集的内容。",

@@ -157,3 +157,11 @@ def test_export_is_refused_while_the_store_is_held_and_the_owner_exports(path: P
         ]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 1
+
+
+def test_an_empty_file_is_no_store_to_read(tmp_path) -> None:
+    """A file of no bytes is named as what it is."""
+    path = tmp_path / "empty.duckdb"
+    path.touch()
+    with pytest.raises(StoreError, match="is empty"):
+        open_store(path, read_only=True)

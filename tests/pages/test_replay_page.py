@@ -248,3 +248,15 @@ def test_the_report_is_one_file_that_fetches_nothing(outcome: Outcome, lang: str
     assert '"@' not in own
     assert own.count("Plotly.newPlot") == 1
     assert own.count('<div id="f') >= 6
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"seconds": "--5", "prefixes": "1" * 5000, "sweep": "furlongs", "seeds": "nan", "rate": "nan"},
+        {"fleet": "shape", "blocks": "--5", "block": "1" * 5000, "traffic": "live", "minutes": "--5"},
+    ],
+)
+def test_a_mangled_link_opens_with_what_it_can_mean(page, query) -> None:
+    """Words that are no numbers, or no choice there is, are the defaults; `page` asserts that nothing raises."""
+    assert button(page(**query), "replay.start")

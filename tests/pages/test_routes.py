@@ -108,7 +108,7 @@ def test_snapshot_is_strict_json_that_loads_again(sites, watch, fleet_of_demo) -
     assert [pool.pool_id for pool in again.pools] == [pool.pool_id for pool in fleet_of_demo.pools]
 
 
-@pytest.mark.parametrize("query", ["at=yesterday", "at=%00"])
+@pytest.mark.parametrize("query", ["at=yesterday", "at=%00", "at=nan", "at=inf", "at=1e99", "at=-1"])
 def test_a_bad_instant_is_refused_with_what_to_write(sites, watch, fleet_of_demo, query) -> None:
     """400 and the way to write it."""
     watch(fleet_of_demo)
