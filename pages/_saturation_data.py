@@ -12,12 +12,15 @@ import numpy as np
 
 from collectors import alerts
 from collectors.alerts import AlertCenter
+from collectors.alerts_thresholds import EVENT_FORETOLD, EVENT_THRESHOLD, Thresholds, noted_threshold
 from collectors.alerts_watch import EVENT_WATCH
-from collectors.judging import reserve_of
 from collectors.store import Event
 from pages import _context as context
+from pages._in_use import in_use
 from pages.figures.saturation import Row
 from scoring.alarm import PoolRisk, pool_risk
+from scoring.alarm_threshold import FORECAST_BASIS, Threshold
+from scoring.calibration_in_use import InUse
 from scoring.chain import EVENT_ALARM, EVENT_SIGN, EVENT_STAGE, ChainState
 from scoring.chain_evidence import STAGES, Sign, Stage
 from scoring.chain_flows import flows_of
@@ -34,11 +37,21 @@ _LEVELS: Final[Mapping[str, Stage]] = {stage.word: stage for stage in Stage}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The page's data at one instant. `center` is None while showing the past."""
+    """
+    The page's data at one instant.
+
+    Attributes:
+        reserves: Pool id -> its safety reserve, by the knobs in use.
+        in_use: What calibration has in use: where those knobs come from.
+        thresholds: Pool id -> where its alarm goes on and off, the same that alerts are judged by.
+        center: None while showing the past.
+    """
 
     fleet: FleetSnapshot
     rows: tuple[Row, ...]
     reserves: Mapping[str, ReserveParts]
+    in_use: InUse
+    thresholds: Mapping[str, Threshold]
     center: AlertCenter | None
 
 
@@ -54,8 +67,17 @@ def view() -> View:
     running = center()
     if at_s is None:
         rows = tuple(_live(pool, running) for pool in fleet.pools)
-        return View(fleet=fleet, rows=_ordered(rows), reserves=running.chains.reserves, center=running)
-    kept = reserves(fleet, reserve_of(context.runtime().settings))
+        chains = running.chains
+        return View(
+            fleet=fleet,
+            rows=_ordered(rows),
+            reserves=chains.reserves,
+            in_use=chains.in_use,
+            thresholds=chains.thresholds,
+            center=running,
+        )
+    given = in_use(fleet)
+    kept = reserves(fleet, given.reserve.settings)
     window_s = running.chains.settings.past_s
     histories = context.runtime().store.latest_histories(at_s, window_s)
     by_id = {pool_id(item.last.worker_id, item.last.dp_rank): item for item in histories}
@@ -63,7 +85,28 @@ def view() -> View:
     rows = tuple(
         _past(pool, by_id.get(pool.pool_id), kept, newest.get(pool.pool_id, []), running) for pool in fleet.pools
     )
-    return View(fleet=fleet, rows=_ordered(rows), reserves=kept, center=None)
+    thresholds = _past_thresholds(fleet, newest, running, given.reserve.quantile_ratio)
+    return View(fleet=fleet, rows=_ordered(rows), reserves=kept, in_use=given, thresholds=thresholds, center=None)
+
+
+def _past_thresholds(
+    fleet: FleetSnapshot, newest: Mapping[str, Sequence[Event]], running: AlertCenter, promise_ratio: float
+) -> dict[str, Threshold]:
+    """Return each pool's threshold as it was noted last; what holds by retractions known then where none was noted."""
+    settings = running.chains.settings
+    told = Thresholds(settings.alarm, settings.forecast.source)
+    store = context.runtime().store
+    told.restore(store.events(0.0, fleet.at_s + 1e-3, [EVENT_FORETOLD], None, _MOST_EVENTS))
+    found = {}
+    for pool in fleet.pools:
+        events = newest.get(pool.pool_id, ())
+        noted = next((each for event in events if (each := _threshold(event)) is not None), None)
+        found[pool.pool_id] = noted or told.of(pool.pool_id, FORECAST_BASIS, promise_ratio)
+    return found
+
+
+def _threshold(event: Event) -> Threshold | None:
+    return noted_threshold(event) if event.kind == EVENT_THRESHOLD else None
 
 
 def _ordered(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -110,7 +153,7 @@ def _live(pool: PoolSnapshot, running: AlertCenter) -> Row:
 
 def _newest(at_s: float) -> dict[str, list[Event]]:
     """Return pool id -> chain events up to an instant, newest first, back to where watching began."""
-    kinds = [EVENT_STAGE, EVENT_SIGN, EVENT_ALARM, EVENT_WATCH]
+    kinds = [EVENT_STAGE, EVENT_SIGN, EVENT_ALARM, EVENT_THRESHOLD, EVENT_WATCH]
     events = context.runtime().store.events(at_s - _PAST_S, at_s + 1e-3, kinds, None, _MOST_EVENTS)
     found: dict[str, list[Event]] = {}
     for event in events:
@@ -148,7 +191,8 @@ def _past(
             continue
         is_lit = bool(event.details.get("is_lit"))
         value, threshold = event.details.get("value"), event.details.get("threshold")
-        signs.append(Sign(stage=each, is_seen=is_lit, value=value, threshold=threshold, text=event.text))
+        rests = str(event.details.get("rests", ""))
+        signs.append(Sign(stage=each, is_seen=is_lit, value=value, threshold=threshold, text=event.text, rests=rests))
         if is_lit:
             lit.append(each)
     return _row(

@@ -13,9 +13,10 @@ from collectors.errors import KvscopeError
 from pages import _context as context
 from pages import _saturation_data as reads
 from pages import _widgets as widgets
-from pages.figures import number
+from pages.figures import calibrated, number
 from pages.figures import saturation as figures
 from pages.figures import saturation_more as more
+from pages.figures.saturation_limits import limit_columns
 from scoring.chain_evidence import Stage
 from scoring.chain_views import backpressure
 from scoring.chain_views import death as inherited
@@ -247,7 +248,29 @@ def reserve(view: reads.View) -> None:
     if payload is None:
         st.caption(t("saturation.reserve_unknown"))
         return
+    st.caption(calibrated.since_words(view.in_use, t))
     context.draw(payload, key="saturation.reserve")
+
+
+def reserve_parts(view: reads.View, row: figures.Row) -> None:
+    """Draw what each part of the chosen pool's reserve follows from, and what that rests on."""
+    parts = view.reserves.get(row.pool_id)
+    pool = next((each for each in view.fleet.pools if each.pool_id == row.pool_id), None)
+    if parts is None or pool is None:
+        return
+    st.caption(safe(row.pool_id))
+    usable = pool.composition.usable_tokens.value
+    columns = calibrated.reserve_columns(parts, usable, view.in_use, context.say())
+    widgets.text_table(columns, "calibrated", wide=("rests",))
+
+
+def limits(view: reads.View, row: figures.Row) -> None:
+    """Draw what the chosen pool is held against, and what each limit rests on."""
+    t = context.say()
+    st.subheader(t("saturation.limits", pool=safe(row.pool_id)), anchor=False)
+    st.caption(t("saturation.limits_help"))
+    threshold, parts = view.thresholds.get(row.pool_id), view.reserves.get(row.pool_id)
+    widgets.text_table(limit_columns(row, threshold, parts, view.in_use, t), "saturation", wide=("rests",))
 
 
 def prefill(view: reads.View) -> None:

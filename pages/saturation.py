@@ -68,10 +68,12 @@ def detail() -> None:
     with right:
         parts.verdict(row)
         parts.ranking(view)
+    parts.limits(view, row)
     parts.phase(view, row)
     first, second = st.columns(2, gap="medium")
     with first:
         parts.reserve(view)
+        parts.reserve_parts(view, row)
     with second:
         parts.prefill(view)
         parts.death(view, worker)

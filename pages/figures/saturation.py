@@ -14,7 +14,7 @@ import numpy as np
 
 from pages.figures import live, number, theme
 from pages.texts import Say
-from scoring.chain_evidence import STAGES, Sign, Stage
+from scoring.chain_evidence import CALIBRATED, HISTORY, STAGES, Sign, Stage
 from scoring.model import FloatArray
 from scoring.risk import Exhaustion
 
@@ -241,15 +241,17 @@ def _numbers(sign: Sign | None, t: Say) -> str:
         return t("saturation.not_shown")
     if sign.value is None:
         return ""
-    stage = sign.stage
-    unit = _UNITS[stage]
-    if stage is Stage.RECOMPUTE and sign.value < 1.0:
-        unit = "s"  # A step time rather than tokens per second.
-    value = number.duration(sign.value) if unit == "s" else number.amount(sign.value, unit)
-    if not sign.threshold:
-        return value
-    limit = number.duration(sign.threshold) if unit == "s" else number.amount(sign.threshold, unit)
-    return t("saturation.of_limit", value=value, limit=limit)
+    value = shown(sign, sign.value)
+    return t("saturation.of_limit", value=value, limit=shown(sign, sign.threshold)) if sign.threshold else value
+
+
+def shown(sign: Sign, value: float | None) -> str:
+    """Return a sign's value or limit with its unit."""
+    unit = _UNITS[sign.stage]
+    is_step = sign.rests in (CALIBRATED, HISTORY) or (not sign.rests and sign.value is not None and sign.value < 1.0)
+    if sign.stage is Stage.RECOMPUTE and is_step:
+        unit = "s"  # A step time rather than tokens per second; older events do not say which.
+    return number.duration(value) if unit == "s" else number.amount(value, unit)
 
 
 def _sign_text(sign: Sign | None, t: Say) -> str:

@@ -138,6 +138,55 @@ TEXTS: dict[str, tuple[str, str]] = {
     "part_failure_share": ("a peer's failure", "同伴故障"),
     "part_prediction_error": ("prediction error", "预测误差"),
     "left": ("available less reserved", "可供新需求 − 已预留"),
+    "limits": ("What {pool} is held against", "{pool} 的判定界限"),
+    "limits_help": (
+        "Alerts are judged by the same numbers. No limit is a share of use.",
+        "警报使用相同的数值。没有任何界限是占用比例。",
+    ),
+    "col_judged": ("Judged", "判定项"),
+    "col_now": ("Now", "当前"),
+    "col_limit": ("Limit", "界限"),
+    "col_rests": ("Rests on", "依据"),
+    "on_off": ("on at {on}, off below {off}", "达 {on} 触发，低于 {off} 解除"),
+    "alarm_by_forecast": ("alarm: P(retraction within 25 s)", "警报：25 秒内撤回的概率"),
+    "alarm_by_walk": ("alarm: P(exhausted within 30 s)", "警报：30 秒内耗尽的概率"),
+    "threshold_calibrated": (
+        "calibrated: {promise} of first retractions told of {lead} before, by {count} of this fleet",
+        "已校准：提前 {lead} 预告 {promise} 的首次撤回，依据本集群的 {count} 次",
+    ),
+    "threshold_history": (
+        "the pool's own history, until {needed} retractions are seen ({count} so far): raised to where nothing came",
+        "池自身历史，直到见到 {needed} 次撤回（目前 {count} 次）：提高到其后并无撤回的水平",
+    ),
+    "threshold_simulated": (
+        (
+            "simulated runs: {promise} of first retractions told of {lead} before, until {needed} are seen here "
+            "({count} so far)"
+        ),
+        "模拟运行：提前 {lead} 预告 {promise} 的首次撤回，直到此处见到 {needed} 次（目前 {count} 次）",
+    ),
+    "threshold_chosen": (
+        "chosen for want of counters, until {needed} retractions ({count} so far) or the pool's own history say more",
+        "缺少计数器而选定，直到有 {needed} 次撤回（目前 {count} 次）或池自身历史",
+    ),
+    "threshold_kept": ("it would have told of {share} of those seen", "已见的撤回中可预告 {share}"),
+    "threshold_quiet": (
+        "{count} quiet minutes of its own stood below {level}, {false} an hour at the threshold",
+        "自身 {count} 个平静分钟低于 {level}，每小时 {false} 次达到阈值",
+    ),
+    "rests_reserve_calibrated": (
+        "the safety reserve, calibrated for a promise kept {promise} of the time",
+        "安全余量，按承诺在 {promise} 的时间内兑现校准",
+    ),
+    "rests_reserve_file": (
+        "the safety reserve of the fleet file, at the {promise} quantile: nothing is calibrated yet",
+        "集群文件的安全余量，取 {promise} 分位：尚无校准",
+    ),
+    "rests_reserve": ("the safety reserve", "安全余量"),
+    "rests_calibrated": ("calibrated step times, and their error at the promise", "校准的步时间及其在承诺下的误差"),
+    "rests_slo": ("the stated SLO: the interactive TTFT budget", "写明的 SLO：交互等级的 TTFT 预算"),
+    "rests_history": ("what is usual for this pool", "该池的通常水平"),
+    "rests_count": ("one is too many", "出现一次即算"),
     "prefill": ("Held back on the prefill side", "prefill 侧的积压"),
     "prefill_title_decode": ("Prefill waits for decode to make room", "prefill 在等待 decode 腾出容量"),
     "prefill_title_link": ("Computed prompts wait for the link", "已计算的提示词在等待链路"),
