@@ -24,9 +24,13 @@ MIN_TRANSFER_WINDOWS: Final = 20
 """Chosen: fewer rows than this for three (two) coefficients give intervals nobody can use."""
 PREFILL_BUDGET_TOKENS: Final = 8192
 """SGLang's chunked prefill on large GPUs; where a fleet has another, say so to the fit."""
+ROUGH_PROMPTS: Final = 5.0
+"""Prompts of one rough row (chosen): what began in one window and ended in the next is then little of it."""
 MANY_WINDOWS: Final = 300
 """Rows of what a step reads stand alone when they are half of all, or this many (chosen: ten times the least)."""
 DOUBT_ROUNDS: Final = 4
+MOST_FOG_RATIO: Final = 0.9
+"""Beyond it the doubt is all there is; the interval is then ten times the value (chosen)."""
 POOL_DIFFERS_RATIO: Final = 0.05
 """A pool whose steps are this much off its kind's fit, beyond doubt, is named (chosen)."""
 
@@ -91,7 +95,58 @@ def fit_decode(
         slope = max(values[2], 1e-12)
         weights = 1.0 / (own**2 * np.median(steps) / np.maximum(steps, 1.0) + (slope * doubt) ** 2)
         fit = fit_linear(DECODE_NAMES, design, target, weights, prior=known, min_rows=min_rows, hints=_DECODE_HINTS)
-    return fit
+    return _widened(fit, design, weights, doubt)
+
+
+def _widened(fit: LinearFit, design: FloatArray, weights: FloatArray, doubt: FloatArray) -> LinearFit:
+    """
+    Return the fit with intervals that also hold what the doubt about KV may have flattened.
+
+    Where KV came and went inside every stretch (requests that live no longer than a look), least squares finds only
+    1 - f of the part per token, f being the doubt's share of what the other columns do not say of KV, and gives the
+    rest to these (Fuller 1987, Measurement Error Models, 1.1).
+    """
+    token = fit.of("decode_per_token_s")
+    if token.told is not Told.FITTED or not token.value:
+        return fit
+    root = np.sqrt(weights)
+    others, own = design[:, :2] * root[:, None], design[:, 2] * root
+    slopes = np.linalg.lstsq(others, own, rcond=1e-12)[0]
+    left = own - others @ slopes
+    fog = min(float((weights * doubt * doubt).sum() / max(float(left @ left), 1e-300)), MOST_FOG_RATIO)
+    more = token.value * fog / (1.0 - fog)
+    shifts = (-more * float(slopes[0]), -more * float(slopes[1]), more)
+    moved = [
+        each
+        if each.low is None or each.high is None
+        else replace(each, low=max(each.low + min(shift, 0.0), 0.0), high=each.high + max(shift, 0.0))
+        for each, shift in zip(fit.coefficients, shifts, strict=True)
+    ]
+    return replace(fit, coefficients=tuple(moved))
+
+
+def stretches(windows: Sequence[PrefillWindow]) -> list[PrefillWindow]:
+    """Return consecutive windows of a pool put together until each holds ROUGH_PROMPTS; the rest is left out."""
+    found, parts = [], dict[str, PrefillWindow]()
+    for each in windows:
+        if each.request_count is None:
+            continue
+        part = parts.pop(each.pool, None)
+        if part is not None:
+            hits = None if part.hit_tokens is None or each.hit_tokens is None else part.hit_tokens + each.hit_tokens
+            each = replace(
+                each,
+                new_tokens=part.new_tokens + each.new_tokens,
+                hit_tokens=hits,
+                busy_s=part.busy_s + each.busy_s,
+                request_count=(part.request_count or 0.0) + each.request_count,
+                is_whole=False,
+            )
+        if (each.request_count or 0.0) >= ROUGH_PROMPTS:
+            found.append(each)
+        else:
+            parts[each.pool] = each
+    return found
 
 
 def fit_prefill(
@@ -105,14 +160,17 @@ def fit_prefill(
 
     Counters sum over prompts and the law is quadratic in each, so only stretches with one prompt are exact: n new
     tokens behind h cached ones take `base * batches + b*n + c*(n^2 + 2*n*h)`. Where a pool is never idle there are
-    too few of these; then all stretches are taken as prompts of equal length, and a note says so.
+    too few of these; then consecutive stretches are put together until they hold ROUGH_PROMPTS, their prompts are
+    taken as equally long, and a note says so.
     """
     known = None if prior is None else [getattr(prior, name) for name in PREFILL_NAMES]
     alone = [each for each in windows if each.is_whole and each.request_count == 1]
     notes: tuple[str, ...] = ()
     if len(alone) < min_rows:
-        mixed = [each for each in windows if each.request_count]
-        if len(mixed) >= 2 * min_rows:
+        single = [each for each in windows if each.request_count]
+        joined = stretches(windows)
+        mixed = joined if len(joined) >= min_rows else single
+        if len(mixed) >= min_rows and len(single) >= 2 * min_rows:
             notes = (f"only {len(alone)} prompts were computed alone: {_ROUGH}",)
             alone = mixed
     counts = np.array([each.request_count or 1.0 for each in alone])

@@ -1,5 +1,7 @@
 """The estimator: known coefficients come back, intervals cover at their rate, what the load does not tell is said."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -242,6 +244,28 @@ def test_a_pool_never_idle_is_fitted_roughly_and_says_so() -> None:
     assert fit.is_made
     assert any("rough" in note for note in fit.notes)
     assert not fit_prefill(_prompts(30, is_whole=False)).is_made
+
+
+def test_prompts_that_begin_in_one_window_and_end_in_the_next_are_still_told_by_their_sums() -> None:
+    """
+    Work of a never idle pool cut at every window, its end counted in the later one: rows of one window say nothing
+    of a prompt, rows of five prompts together give the time per token.
+    """
+    rng = np.random.default_rng(10)
+    cut: list[PrefillWindow] = []
+    for row in _prompts(200, is_whole=False):
+        share = float(rng.uniform(0.0, 1.0))
+        for at_s, part, count in ((2 * row.at_s, share, 0.0), (2 * row.at_s + 1, 1.0 - share, 1.0)):
+            begun = {"new_tokens": part * row.new_tokens, "busy_s": part * row.busy_s, "hit_tokens": row.hit_tokens}
+            cut.append(replace(row, at_s=at_s, request_count=count, **begun))
+    fit = fit_prefill(cut)
+    assert fit.is_rough
+    predicted = sum(prefill_s(row.new_tokens, 0.0, *[each.value for each in fit.coefficients]) for row in _prompts(200))
+    exact = sum(
+        prefill_s(row.new_tokens, 0.0, TRUE.prefill_base_s, TRUE.prefill_per_token_s, TRUE.prefill_per_token2_s)
+        for row in _prompts(200)
+    )
+    assert predicted == pytest.approx(exact, rel=0.15)
 
 
 def test_transfers_give_latency_and_bandwidth() -> None:
