@@ -13,6 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import httpx
@@ -183,23 +184,41 @@ class Runtime:
 
     def _write(self) -> None:
         """Be the writer thread: take reports in order until the end is asked for."""
-        while (report := self._waiting.get()) is not None:
-            try:
-                self._take(report)
-            except Exception as error:  # noqa: BLE001 # one bad cycle must not end collecting; it is counted and shown
-                self._stats.problem(f"cycle at {report.result.cycle_at_s:.3f} lost: {type(error).__name__}: {error}")
-                _log.warning("a cycle could not be taken: %s: %s", type(error).__name__, error)
+        is_ending = False
+        while not is_ending:
+            reports = [self._waiting.get()]
+            with suppress(queue.Empty):
+                while reports[-1] is not None:
+                    reports.append(self._waiting.get_nowait())
+            is_ending = reports[-1] is None
+            self._take([report for report in reports if report is not None])
 
-    def _take(self, report: CycleReport) -> None:
+    def _take(self, reports: Sequence[CycleReport]) -> None:
+        """
+        Take what has come in: into memory first, then into the store, then the newest state is judged once.
+
+        A slow disk or a slow judge then delays neither what pages draw nor the cycles behind it.
+        """
+        remembered = [report for report in reports if self._try(report, self._remember)]
+        for report in remembered:
+            self._try(report, self._keep)
+        if remembered and self._hooks:
+            self._call_hooks()
+
+    def _try(self, report: CycleReport, act: Callable[[CycleReport], None]) -> bool:
+        try:
+            act(report)
+        except Exception as error:  # noqa: BLE001 # one bad cycle must not end collecting; it is counted and shown
+            self._stats.problem(f"cycle at {report.result.cycle_at_s:.3f} lost: {type(error).__name__}: {error}")
+            _log.warning("a cycle could not be taken: %s: %s", type(error).__name__, error)
+            return False
+        return True
+
+    def _remember(self, report: CycleReport) -> None:
         result = report.result
-        workers: tuple[WorkerRecord, ...] = ()
         if report.targets is not None:
             self._book.set_targets(report.targets)
             self._consider_child(len(report.targets))
-            workers = tuple(
-                WorkerRecord(worker_id=target.worker_id, url=target.url, labels=target.labels)
-                for target in report.targets
-            )
         if report.lists is not None:
             self._lists = report.lists
         self._book.take(result.polls, result.details, result.skipped)
@@ -209,6 +228,14 @@ class Runtime:
         for router in {name for name, _ in result.router_workers}:
             rows = tuple(row for name, row in result.router_workers if name == router)
             self._routers[router] = (result.cycle_at_s, rows)
+        self._generation += 1
+
+    def _keep(self, report: CycleReport) -> None:
+        result = report.result
+        workers = tuple(
+            WorkerRecord(worker_id=target.worker_id, url=target.url, labels=target.labels)
+            for target in report.targets or ()
+        )
         batch = CycleBatch(
             cycle_at_s=result.cycle_at_s,
             duration_s=result.duration_s,
@@ -220,7 +247,6 @@ class Runtime:
             router_workers=result.router_workers,
             workers=workers,
         )
-        self._generation += 1
         began = time.perf_counter()
         try:
             if self._store is not None:
@@ -231,8 +257,6 @@ class Runtime:
         else:
             self._stats.stored(time.perf_counter() - began)
         self._stats.cycle(report, self._waiting.qsize())
-        if self._hooks:
-            self._call_hooks()
 
     def _call_hooks(self) -> None:
         try:
@@ -250,7 +274,8 @@ class Runtime:
 
     def on_cycle(self, hook: CycleHook) -> Callable[[], None]:
         """
-        Call `hook(snapshot)` after each stored cycle, in the writer thread; keep it well under the poll interval.
+        Call `hook(snapshot)` in the writer thread after what came in is stored: once a cycle, or once for several
+        where storing and judging took longer than an interval.
 
         What it raises is recorded in `cycle_stats().problems`. Returns a function that takes it off again.
         """
