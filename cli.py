@@ -28,6 +28,8 @@ COMMANDS = (
 )
 """Subcommands; `commands/<name>.py` is imported when `<name>` is called."""
 
+EXIT_INTERRUPTED = 130
+"""What a shell reports for a process ended by Ctrl-C (128 + SIGINT)."""
 EXIT_PIPE_CLOSED = 141
 """What a shell reports for a process ended by a closed pipe (128 + SIGPIPE)."""
 
@@ -70,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe (`| head`) has gone; the interpreter must not write its farewell there either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+    except KeyboardInterrupt:
+        print(f"kvscope {args.command}: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return status
 
 

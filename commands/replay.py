@@ -237,6 +237,8 @@ def _trace(args: argparse.Namespace, classes: tuple[SloClass, ...], seed: int) -
             keep_failures=args.keep_failures,
         )
         trace = read_trace(trace_lines(args.trace), FORMATS, format_name=args.format, options=options)
+    if args.limit is not None and args.limit < 1:
+        raise ValueError(f"--limit {args.limit}: keep at least 1 request, or leave it out for all")
     shaping = Shaping(
         start_s=args.from_s,
         end_s=args.to_s,

@@ -20,7 +20,11 @@ WORKS_MAX: Final = 8
 RUNNING_MAX: Final = 2
 NAME: Final = re.compile(r"[\w][\w .+-]{0,63}")
 
+ABANDONED_S: Final = 30.0
+"""A run under way that no page has asked about for so long belongs to nobody: its page was closed or reloaded."""
+
 _works: OrderedDict[str, Work] = OrderedDict()
+_asked_at_s: dict[str, float] = {}
 _lock = threading.Lock()
 
 
@@ -30,22 +34,30 @@ class BusyError(Exception):
 
 def start(viewer: str, order: Order) -> Work:
     """
-    Start a replay for a viewer; one that viewer has under way is cancelled.
+    Start a replay for a viewer; one that viewer has under way is cancelled, and so are those nobody looks at.
 
     Raises:
-        BusyError: too many are under way.
+        BusyError: too many are under way; what the viewer had stays.
     """
     with _lock:
+        now_s = time.monotonic()
+        running = [name for name, work in _works.items() if name != viewer and work.poll() == "running"]
+        for name in running:
+            if now_s - _asked_at_s.get(name, now_s) > ABANDONED_S:
+                _works.pop(name).cancel()
+        if sum(name in _works for name in running) >= RUNNING_MAX:
+            raise BusyError(f"{RUNNING_MAX} replays are under way on this server: wait for one to end")
         before = _works.pop(viewer, None)
         if before is not None:
             before.cancel()
-        if sum(work.poll() == "running" for work in _works.values()) >= RUNNING_MAX:
-            raise BusyError(f"{RUNNING_MAX} replays are under way on this server: wait for one to end")
         work = Work(order)
         _works[viewer] = work
+        _asked_at_s[viewer] = now_s
         while len(_works) > WORKS_MAX:
             _, oldest = _works.popitem(last=False)
             oldest.cancel()
+        for name in set(_asked_at_s) - set(_works):
+            del _asked_at_s[name]
         return work
 
 
@@ -55,6 +67,7 @@ def of(viewer: str) -> Work | None:
         work = _works.get(viewer)
         if work is not None:
             work.poll()
+            _asked_at_s[viewer] = time.monotonic()
         return work
 
 
@@ -64,6 +77,7 @@ def forget() -> None:
         for work in _works.values():
             work.cancel()
         _works.clear()
+        _asked_at_s.clear()
 
 
 def folder_of(store: Store) -> Path | None:

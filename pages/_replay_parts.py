@@ -31,13 +31,14 @@ MOMENT_S: Final = 5.0
 MOMENT_ROWS: Final = 40
 
 
-def progress(work: Work) -> None:
-    """Draw how far a replay is, with its cancel button; the page is drawn anew when it ends."""
+def progress(viewer: str) -> None:
+    """Draw how far a viewer's replay is, with its cancel button; the page is drawn anew when it ends."""
     t = context.say()
 
     def body() -> None:
-        state = work.poll()
-        if state != "running":
+        # Asked anew each time: that is how the run knows that somebody still waits for it.
+        work = jobs.of(viewer)
+        if work is None or work.state != "running":
             st.rerun()
         if work.share is None:
             st.progress(0.0, text=t("replay.preparing"))

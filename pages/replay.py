@@ -28,7 +28,7 @@ if st.button(t("replay.start"), type="primary", icon=":material/play_arrow:", di
 st.caption(t("replay.link"))
 
 if work is not None and work.state == "running":
-    parts.progress(work)
+    parts.progress(viewer)
 elif work is not None and work.state == "cancelled":
     st.info(t("replay.cancelled"))
 elif work is not None and work.state == "failed":

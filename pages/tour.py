@@ -22,7 +22,8 @@ def body() -> None:
     """Draw the step from the fleet of this tick."""
     fleet = context.snapshot()
     if not any(pool.state.is_scored for pool in fleet.pools):
-        parts.head(t(f"tour.title_{step.word}", **parts.BLANK), t("tour.no_pools"))
+        reason = "tour.no_fresh" if fleet.pools else "tour.no_pools"
+        parts.head(t(f"tour.title_{step.word}", **parts.BLANK), t(reason))
         return
     step.draw(fleet)
 

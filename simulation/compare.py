@@ -163,10 +163,8 @@ def compare(
     for variant, runs in zip(variants[1:], per_variant[1:], strict=True):
         differences = paired_differences(per_variant[0], runs, classes, seed=int(seeds[0]))
         results.append(VariantResult(variant=variant, runs=runs, differences=differences))
-    if (
-        len(results) > 1
-        and not results[1].differences.get("ttft_s.mean", Interval(difference=None, low=None, high=None)).high
-    ):
+    # An end of an interval may be 0; none is None.
+    if len(results) > 1 and all(found.high is None for found in results[1].differences.values()):
         notes.append(f"fewer than {MIN_REQUESTS} requests: differences carry no interval")
     return Comparison(
         variants=tuple(results),

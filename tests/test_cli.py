@@ -27,3 +27,15 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     _, errors = process.communicate(timeout=60)
     assert errors == b""
     assert process.returncode in (0, cli.EXIT_PIPE_CLOSED)
+
+
+def test_ctrl_c_is_one_line_and_the_shell_s_status(monkeypatch, capsys) -> None:
+    """No traceback, whatever the command was doing."""
+    from commands import geometry
+
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(geometry, "run", interrupted)
+    assert cli.main(["geometry", "x"]) == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "kvscope geometry: stopped\n"

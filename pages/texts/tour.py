@@ -22,6 +22,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "No pool has answered yet; this step begins by itself once one does.",
         "还没有池应答；一旦应答，本步会自动开始。",
     ),
+    "no_fresh": (
+        "No pool has given a fresh figure for a while, and old ones tell no story; this step goes on once one does.",
+        "所有池都已有一段时间没有新数据，旧数据不足为凭；一旦有新数据，本步会继续。",
+    ),
     "needs": (
         "This step needs at least two decode pools of known size. Start the demo with `make demo` to see it.",
         "本步至少需要两个容量已知的 decode 池。请用 `make demo` 启动演示集群。",

@@ -165,6 +165,7 @@ def test_a_request_larger_than_every_pool_is_rejected_and_named_with_its_row(cap
         (("synthetic:rate=0",), "rate_per_s"),
         (("synthetic:colour=1",), "colour"),
         ((TRACE, "--requests", "x.txt", "--fleet", "1u", "--limit", "3"), ".parquet"),
+        ((TRACE, "--fleet", "1p1d", "--limit", "-1"), "--limit -1"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_a_status(capsys, argv: tuple[str, ...], words: str) -> None:

@@ -260,3 +260,27 @@ def test_the_report_is_one_file_that_fetches_nothing(outcome: Outcome, lang: str
 def test_a_mangled_link_opens_with_what_it_can_mean(page, query) -> None:
     """Words that are no numbers, or no choice there is, are the defaults; `page` asserts that nothing raises."""
     assert button(page(**query), "replay.start")
+
+
+def test_a_refused_run_loses_nothing_and_a_run_nobody_looks_at_makes_room(monkeypatch) -> None:
+    """Busy means wait, with the old result still there; a run whose page is gone does not keep others out."""
+    jobs.forget()
+    long = order(source=RECIPE.replace("duration=60", "duration=4000"))
+    try:
+        mine = jobs.start("mine", order())
+        until = time.monotonic() + 60
+        while jobs.of("mine").state == "running":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        others = [jobs.start(name, long) for name in ("gone", "there")]
+        with pytest.raises(jobs.BusyError):
+            jobs.start("mine", order())
+        assert jobs.of("mine") is mine
+        assert mine.state == "done"
+        monkeypatch.setattr(jobs, "ABANDONED_S", -1.0)
+        again = jobs.start("mine", order())
+        assert again is not mine
+        assert [work.poll() for work in others] == ["cancelled", "cancelled"]
+        assert jobs.of("gone") is None
+    finally:
+        jobs.forget()
