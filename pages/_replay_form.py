@@ -15,7 +15,7 @@ from pages import _context as context
 from pages import _controls as controls
 from pages._decide_settings import decide_settings
 from pages._replay_run import Order
-from pages._what_if_form import choice, slider, whole
+from pages._what_if_form import choice, slider, whole, word
 from pages.figures import number
 from scoring.policy import POLICIES as SCORED
 from scoring.service import PROFILES
@@ -182,7 +182,7 @@ def _policies(language: str) -> tuple[str, ...]:
             t("replay.policies"),
             known,
             placeholder=t("replay.policies_placeholder"),
-            format_func=lambda name: SCORED[name].title if name in SCORED else name,
+            format_func=lambda name: t(f"what_if.policy_{word(name)}") if name in SCORED else name,
             key=key,
         )
     )

@@ -26,6 +26,7 @@ from collectors.recent import RecentPool
 from collectors.settings import load_settings
 from collectors.trace_files import trace_lines
 from demo.recording import read_recording
+from pages.figures import sources, what_if_tables, worker_table
 from pages.texts import speaker
 from pages.texts.said import LONGEST, is_known, rooms, templates, translated
 from pages.texts.said import matching as grammar
@@ -464,3 +465,32 @@ def test_why_nobody_recognises_a_worker_is_translated() -> None:
         answers = {path: Answer(status=status, content_type="", body=b"", received_at_s=0.0) for path in ("/a", "/b/c")}
         assert _unknown([unrecognised(answers).detail]) == []
     assert _unknown([unrecognised({}).detail]) == []
+
+
+ENGLISH = re.compile(r"(?:\b[A-Za-z]{2,}\b[ ,;:]+){3,}")
+"""Four words of Latin letters in a row: names of products and fields do not stand so."""
+
+
+def test_tables_in_chinese_hold_no_english_sentence(
+    cluster: tuple[list[FleetSnapshot], ChainWatch, list[str]],
+) -> None:
+    """What the Worker, Sources and What-if pages put into tables is Chinese cell by cell; in English it was not."""
+    fleet = max(cluster[0], key=lambda each: sum(pool.composition.used_tokens.value or 0.0 for pool in each.pools))
+    decision = decide(RequestView(prompt_tokens=20_000, output=known_output(300)), fleet, "joint")
+
+    def cells(language: str) -> list[str]:
+        say = speaker(language)
+        found: list[Any] = [say.said(term.formula) for term in decision.terms]
+        columns: list[dict[str, Any]] = [what_if_tables.rejection_columns(decision, say)]
+        for pool in fleet.pools:
+            columns += [
+                worker_table.composition(pool, say, language),
+                worker_table.rates(pool, say),
+                worker_table.raw(pool.reading, say),
+                sources.definitions(pool, say, lambda word: word),
+            ]
+        found += [cell for table in columns for column in table.values() for cell in column]
+        return [text for text in found if isinstance(text, str) and ENGLISH.search(text)]
+
+    assert cells("en")
+    assert cells("zh") == []

@@ -26,6 +26,7 @@ _MOST_RUN: Final = 4
 """Sentences strung together, and those of them that one template may hold: bounds on the work, not on our texts."""
 _WORD: Final = re.compile(r"[A-Za-z]{2}")
 _JOINTS: Final = (
+    (re.compile(r"\n"), "\n", "\n"),
     (re.compile(r"(?<=[.?!]) (?=[A-Z0-9])"), " ", ""),
     (re.compile(r"; "), "; ", "；"),
     (re.compile(r" \+ "), " + ", " + "),

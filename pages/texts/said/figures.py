@@ -106,6 +106,7 @@ SAID: tuple[tuple[str, str], ...] = (
     ("tokens evicted", "驱逐的 token"),
     ("KV bytes sent", "发送的 KV 字节"),
     ("KV transfers finished", "完成的 KV 传输"),
+    ("transfers", "传输"),
     ("seconds per transfer", "每次传输的秒数"),
     ("prompt tokens per finished request", "每个完成请求的提示词 token"),
     ("output tokens per finished request", "每个完成请求的输出 token"),
@@ -200,6 +201,10 @@ SAID: tuple[tuple[str, str], ...] = (
     ("unauthorised", "未授权"),
     ("not understood", "无法理解"),
     ("nothing yet", "尚无数据"),
+    (
+        "No figure has changed for {span:n} s while requests run or wait: frozen; stale after {limit:n} s.",
+        "有请求在运行或等待，却已 {span} 秒没有任何数据变化：冻结；超过 {limit} 秒即为陈旧。",
+    ),
     # the same without their age, as the Fleet page groups them
     ("answered ; the engine gives no time of its own", "引擎不提供自己的时间"),
     (

@@ -65,6 +65,8 @@ SAID: tuple[tuple[str, str], ...] = (
     ),
     ("no dialect", "没有方言"),
     ("nothing published yet", "尚未发布任何数据"),
+    ("/{path:w}: {detail:t} ({said:t})", "/{path}：{detail}（{said}）"),
+    ("/{path:w} {kind:c}", "/{path} {kind}"),
     # transport, and what operating systems say
     ("the name {name} does not resolve", "名称 {name} 无法解析"),
     ("{place:w}: connection refused", "{place}：连接被拒绝"),

@@ -50,6 +50,10 @@ SAID: tuple[tuple[str, str], ...] = (
         "store: there is no file {path}; `kvscope serve` and `kvscope collect` make one",
         "store：没有文件 {path}；`kvscope serve` 与 `kvscope collect` 会创建它",
     ),
+    (
+        "store: {path} is empty, no store; `kvscope serve` and `kvscope collect` make one",
+        "store：{path} 为空，不是存储；`kvscope serve` 与 `kvscope collect` 会创建它",
+    ),
     ("store: cannot make the folder {path}: {why}", "store：无法创建文件夹 {path}：{why}"),
     (
         (
