@@ -1,180 +1,218 @@
 """
-Drive a real engine with an open-loop load, and write down what each request saw and what telemetry said meanwhile.
+Drive an engine with the loads of the study, and write down what each request saw and what telemetry said meanwhile.
 
-The engine is asked for token ids in and ignored ends out, so that both lengths are known. Everything is on this
-machine's loopback address.
+    python -m benchmarks.fidelity_record TARGET --out DIR [--url URL] [--loads A,B] [--rounds N] [--share X]
+
+Prompts are token ids, so that both lengths are known. Everything is on this machine's loopback address; a cluster in
+a network namespace is driven from inside it (`engines.sh exec`).
 """
 
+import argparse
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import numpy as np
 
+from benchmarks.fidelity_loads import COUNT_EVERY_S, LOOK_S, Load, Planned, Recording, Seen, planned, save
+from benchmarks.fidelity_targets import ROUNDS, TARGETS, Target
 from collectors.engines import ENGINES
 from collectors.engines.contract import Answer
-from scoring.model import PoolReading, Role, signal_names
+from scoring.model import PoolReading, Role, WorkerReading
 
-REQUEST_TIMEOUT_S = 180.0
-VOCABULARY = 900
-
-
-@dataclass(frozen=True)
-class Load:
-    """
-    An open-loop load.
-
-    Attributes:
-        name: For the table.
-        rate_per_s: Poisson arrivals.
-        prompt_tokens: Range, uniform.
-        output_tokens: Range, uniform.
-        seconds: How long requests keep arriving.
-        shared_tokens: Opening that a third of the prompts share.
-        seed: Of arrivals and lengths.
-    """
-
-    name: str
-    rate_per_s: float
-    prompt_tokens: tuple[int, int]
-    output_tokens: tuple[int, int]
-    seconds: float
-    shared_tokens: int = 0
-    seed: int = 1
+REQUEST_TIMEOUT_S = 300.0
+METRICS = "/metrics"
+SETTLE_S = 2.0
+"""After the last request, before the next load."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One request as its client saw it; times in seconds, `arrival_s` since the load began."""
+class _Capacity:
+    """What a frontend says of a worker's pool, where workers do not."""
 
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-    ttft_s: float | None
-    e2e_s: float | None
-    error: str = ""
+    usable_tokens: float
+    block_size_tokens: float
 
 
-def planned(load: Load) -> list[tuple[float, list[int], int]]:
-    """Return (arrival, token ids, output length) of every request; the same for the same load."""
-    rng = np.random.default_rng(load.seed)
-    at_s, rows = 0.0, []
-    opening = rng.integers(10, VOCABULARY, load.shared_tokens).tolist()
-    while (at_s := at_s + float(rng.exponential(1.0 / load.rate_per_s))) < load.seconds:
-        size = int(rng.integers(*load.prompt_tokens, endpoint=True))
-        ids = rng.integers(10, VOCABULARY, size).tolist()
-        if opening and rng.random() < 1.0 / 3.0:
-            ids = [*opening, *ids][: max(size, len(opening) + 1)]
-        rows.append((at_s, ids, int(rng.integers(*load.output_tokens, endpoint=True))))
-    return rows
+def _body(api: str, row: Planned) -> tuple[str, dict[str, Any]]:
+    if api == "generate":
+        sampling = {"max_new_tokens": row.output_tokens, "temperature": 0}
+        return "/generate", {"input_ids": list(row.ids), "sampling_params": sampling, "stream": True}
+    return "/v1/completions", {
+        "model": "tiny",
+        "prompt": list(row.ids),
+        "max_tokens": row.output_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        # Without it a token that decodes to nothing makes no event, and the first event is not the first token.
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
 
 
-LOADS = (
-    Load("light", 1.5, (20, 300), (16, 96), 20.0, seed=1),
-    Load("long", 1.0, (400, 1200), (32, 128), 20.0, seed=2),
-    Load("busy", 3.0, (50, 600), (16, 128), 20.0, seed=3),
-    Load("pressure", 1.5, (1000, 2200), (128, 400), 20.0, seed=4),
-)
-"""Open loads for a pool of 20,000 tokens; the last one asks for more than it holds."""
-ROUNDS = 3
-"""Loads take turns, so that a machine that is slower for a minute is slower for all of them."""
+def _generated(event: bytes) -> int | None:
+    """Return how many tokens an event says were generated so far."""
+    try:
+        said = json.loads(event)
+    except json.JSONDecodeError:
+        return None
+    count = (said.get("meta_info") or said.get("usage") or {}).get("completion_tokens")
+    return count if isinstance(count, int) else None
 
 
-async def _send(session: aiohttp.ClientSession, url: str, began: float, row: tuple[float, list[int], int]) -> Seen:
-    at_s, ids, size = row
-    await asyncio.sleep(max(at_s - (time.perf_counter() - began), 0.0))
+async def _send(session: aiohttp.ClientSession, target: Target, began: float, row: Planned) -> Seen:
+    path, body = _body(target.api, row)
+    await asyncio.sleep(max(row.at_s - (time.perf_counter() - began), 0.0))
     sent = time.perf_counter()
     first: float | None = None
-    body = {
-        "input_ids": ids,
-        "sampling_params": {"max_new_tokens": size, "ignore_eos": True, "temperature": 0},
-        "stream": True,
-    }
+    newest = b""
     try:
-        async with session.post(f"{url}/generate", json=body) as answer:
+        async with session.post(target.url + path, json=body) as answer:
             answer.raise_for_status()
             async for line in answer.content:
-                if first is None and line.startswith(b"data: {"):
-                    first = time.perf_counter()
-    except (aiohttp.ClientError, TimeoutError) as error:
-        return Seen(sent - began, len(ids), size, None, None, type(error).__name__)
+                if line.startswith(b"data: {"):
+                    first = time.perf_counter() if first is None else first
+                    newest = line[len(b"data: ") :]
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return Seen(sent - began, len(row.ids), row.output_tokens, None, None, type(error).__name__)
     ended = time.perf_counter()
-    return Seen(sent - began, len(ids), size, None if first is None else first - sent, ended - sent)
+    output = _generated(newest) or row.output_tokens
+    ttft_s = None if first is None else first - sent
+    return Seen(sent - began, len(row.ids), output, ttft_s, ended - sent, "" if first else "nothing came")
 
 
-async def _watch(session: aiohttp.ClientSession, url: str, every_s: float, out: list[PoolReading]) -> None:
-    dialect = ENGINES["sglang"]
-    rare: dict[str, Answer] = {}
+async def _ask(session: aiohttp.ClientSession, url: str, path: str, accept: str) -> Answer | None:
+    try:
+        async with session.get(url + path, headers={"Accept": accept}) as answer:
+            kind = answer.headers.get("content-type", "").split(";")[0].strip().lower()
+            return Answer(status=answer.status, content_type=kind, body=await answer.read(), received_at_s=time.time())
+    except (aiohttp.ClientError, TimeoutError):
+        return None
+
+
+async def _capacity(session: aiohttp.ClientSession, frontend: str) -> _Capacity | None:
+    answer = await _ask(session, frontend, "/metrics", "text/plain")
+    if answer is None:
+        return None
+    reading = ENGINES["dynamo-frontend"].understand({"/metrics": answer})
+    facts = reading.facts if isinstance(reading, WorkerReading) else {}
+    try:
+        blocks, size = float(facts["KV blocks of a worker"]), float(facts["block size (tokens)"])
+    except KeyError:
+        return None
+    return _Capacity(blocks * size, size)
+
+
+def _completed(pool: PoolReading, name: str, role: Role, capacity: _Capacity | None) -> PoolReading:
+    """Return the reading with what the study knows and the worker does not say: its name, its role, its size."""
+    pool = replace(pool, worker_id=name, received_at_s=time.time())
+    if capacity is None:
+        return pool
+    usage = pool.reported_usage_ratio
+    return replace(
+        pool,
+        role=role,
+        usable_tokens=capacity.usable_tokens,
+        block_size_tokens=capacity.block_size_tokens,
+        used_tokens=None if usage is None else usage * capacity.usable_tokens,
+    )
+
+
+async def _watch(session: aiohttp.ClientSession, target: Target, name: str, out: list[PoolReading]) -> None:
+    url, role = target.workers[name]
+    dialect = ENGINES[target.dialect]
+    capacity = await _capacity(session, target.frontend) if target.frontend else None
+    newest: dict[str, Answer] = {}
+    counted_at = float("-inf")
     while True:
-        answers = dict(rare)
-        for path in ("/v1/loads", "/metrics", *(() if rare else ("/model_info", "/server_info"))):
-            try:
-                async with session.get(url + path) as answer:
-                    kind = answer.headers.get("content-type", "").split(";")[0].strip().lower()
-                    answers[path] = Answer(
-                        status=answer.status, content_type=kind, body=await answer.read(), received_at_s=time.time()
-                    )
-            except (aiohttp.ClientError, TimeoutError):
+        began = time.perf_counter()
+        is_counting = began - counted_at >= COUNT_EVERY_S
+        for question in dialect.questions:
+            is_rare = question.every_s > 0.0 and question.path in newest
+            if is_rare or (question.path == METRICS and not question.is_essential and not is_counting):
                 continue
-        rare = {path: answer for path, answer in answers.items() if path in ("/model_info", "/server_info")}
-        reading = dialect.understand(answers)
-        out += [replace(pool, worker_id="w", received_at_s=time.time()) for pool in getattr(reading, "pools", ())]
-        await asyncio.sleep(every_s)
+            answer = await _ask(session, url, question.path, question.accept)
+            if answer is not None:
+                newest[question.path] = answer
+        counted_at = began if is_counting else counted_at
+        reading = dialect.understand(newest)
+        out += [_completed(pool, name, role, capacity) for pool in getattr(reading, "pools", ())]
+        if any(question.path == METRICS and not question.is_essential for question in dialect.questions):
+            newest.pop(METRICS, None)  # Counters of another moment than the gauges beside them are no reading.
+        await asyncio.sleep(max(LOOK_S - (time.perf_counter() - began), 0.02))
 
 
-async def record(url: str, folder: Path, loads: Sequence[Load] = LOADS, rounds: int = ROUNDS) -> None:
-    """Play the loads in turn, each round with lengths of its own, and save each as NAME.ROUND.json."""
-    await drive(url, Load("warm-up", 2.0, (20, 1500), (8, 40), 8.0, seed=9))
-    for turn in range(rounds):
-        for load in loads:
-            played = replace(load, seed=load.seed + 100 * turn)
-            seen, readings = await drive(url, played)
-            save(folder / f"{load.name}.{turn}.json", played, seen, readings)
-            answered = sum(each.e2e_s is not None for each in seen)
-            print(f"{load.name}.{turn}: {answered} of {len(seen)} answered, {len(readings)} readings", flush=True)
-
-
-async def drive(url: str, load: Load, every_s: float = 0.5) -> tuple[list[Seen], list[PoolReading]]:
-    """Play a load and return what clients saw and what the engine reported, polled every `every_s` seconds."""
+async def drive(target: Target, load: Load, turn: int = 0) -> Recording:
+    """Play one round of a load; return what clients saw and what the workers reported."""
     readings: list[PoolReading] = []
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+    rows = planned(load, turn)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        watcher = asyncio.create_task(_watch(session, url, every_s, readings))
-        began = time.perf_counter()
-        seen = await asyncio.gather(*(_send(session, url, began, row) for row in planned(load)))
-        await asyncio.sleep(2 * every_s)
-        watcher.cancel()
-    return list(seen), readings
+        watchers = [asyncio.create_task(_watch(session, target, name, readings)) for name in target.workers]
+        await asyncio.sleep(2 * COUNT_EVERY_S)
+        began_at_s, began = time.time(), time.perf_counter()
+        seen = await asyncio.gather(*(_send(session, target, began, row) for row in rows))
+        await asyncio.sleep(SETTLE_S)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+    return Recording(load, began_at_s, tuple(seen), tuple(readings))
 
 
-_IDENTITY = ("worker_id", "dp_rank", "received_at_s", "role", "engine", "version", "model")
+async def record(target: Target, folder: Path, loads: Sequence[Load], rounds: int = ROUNDS) -> None:
+    """Warm the engine up, play the loads in turn, and save each round as NAME.ROUND.json."""
+    await drive(target, target.warm_up)
+    for turn in range(rounds):
+        for load in loads:
+            recording = await drive(target, load, turn)
+            save(folder / f"{load.name}.{turn}.json", recording)
+            answered = sum(each.e2e_s is not None for each in recording.requests)
+            counts = f"{answered} of {len(recording.requests)} answered, {len(recording.readings)} readings"
+            print(f"{target.name} {load.name}.{turn}: {counts}", flush=True)
 
 
-def save(path: Path, load: Load, seen: Sequence[Seen], readings: Sequence[PoolReading]) -> None:
-    """Write a recording as JSON."""
-    names = [name for name in signal_names() if any(getattr(each, name) is not None for each in readings)]
-    body: dict[str, Any] = {
-        "load": asdict(load),
-        "requests": [asdict(each) for each in seen],
-        "readings": [
-            {name: getattr(each, name) for name in (*_IDENTITY, *names) if getattr(each, name) is not None}
-            for each in readings
-        ],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, allow_nan=False), encoding="utf-8")
+def shortened(target: Target, names: Sequence[str], share: float) -> list[Load]:
+    """
+    Return these loads of a target (all when none are named), `share` times as long.
+
+    Raises:
+        ValueError: The target has no load of that name.
+    """
+    known = {load.name: load for load in target.loads}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{target.name} has no load {', '.join(unknown)}; it has {', '.join(known)}")
+    return [replace(known[name], seconds=known[name].seconds * share) for name in names or known]
 
 
-def read(path: Path) -> tuple[Load, list[Seen], list[PoolReading]]:
-    """Read a recording."""
-    body = json.loads(path.read_text(encoding="utf-8"))
-    values = body["load"]
-    lengths = {name: tuple(values[name]) for name in ("prompt_tokens", "output_tokens")}
-    load = Load(**{**values, **lengths})
-    readings = [PoolReading(**{**row, "role": Role(row["role"])}) for row in body["readings"]]
-    return load, [Seen(**row) for row in body["requests"]], readings
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record one target."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity_record", description=__doc__)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
+    parser.add_argument("--url", help="another address of the single server")
+    parser.add_argument("--loads", default="", help="names, by commas; all by default")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--share", type=float, default=1.0, help="of each load's seconds, for a trial")
+    args = parser.parse_args(argv)
+    target = TARGETS[args.target]
+    if args.url:
+        if len(target.workers) != 1:
+            parser.error(f"--url: {target.name} is a cluster at fixed addresses; start it with the kit")
+        (name,) = target.workers
+        target = replace(target, url=args.url, workers={name: (args.url, target.workers[name][1])})
+    try:
+        loads = shortened(target, [name for name in args.loads.split(",") if name], args.share)
+    except ValueError as error:
+        parser.error(str(error))
+    asyncio.run(record(target, args.out, loads, args.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

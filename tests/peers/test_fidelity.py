@@ -1,24 +1,28 @@
 """
-The fidelity study as a test: paper data within stated bounds, and a real SGLang server recorded and predicted.
+The fidelity study as a test: paper data within stated bounds, and each real engine of it recorded and predicted.
 
-`KVSCOPE_FIDELITY_URL` names a running SGLang server on this machine (`engines.sh up sglang PORT`); without it the
-engine part skips. Bounds on the engine are wide: a shared machine stretches single steps severalfold.
+Two loads of each engine are played for as long as the study plays them, one round. Bounds on real engines are wide: a
+shared machine stretches single steps severalfold; what a quiet one gives is in docs/fidelity.md. Run by
+`make test-peers`.
 """
 
-import asyncio
-import os
-from dataclasses import replace
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import fidelity_engine, fidelity_paper
-from benchmarks.fidelity import BEGIN, END, main
-from benchmarks.fidelity_record import LOADS, Load, Seen, planned, read, record, save
-from scoring.model import PoolReading, Role
+from benchmarks import fidelity_paper
+from benchmarks.fidelity_judge import Study, study
+from benchmarks.fidelity_loads import read
+from benchmarks.fidelity_targets import LINEAR, PORT, TARGETS, UTILIZATION
+from tests.peers.kit import Kit, finished
 
 pytestmark = pytest.mark.peer
+
+LIMIT_S = 1500.0
+BOUND_RATIO = 2.0
+"""Mean TPOT predicted over measured, either way."""
 
 
 @pytest.fixture
@@ -51,39 +55,44 @@ def test_recorded_runs_are_replayed(measured: Path, name: str, bound: float) -> 
     assert max(errors[what] for what in ("TTFT mean", "TTFT p99", "TPOT mean")) < bound
 
 
-def test_a_recording_reads_back_as_it_was(tmp_path: Path) -> None:
-    """Requests and readings survive the file, unknown stays unknown; the same load plans the same requests."""
-    load = Load("x", 5.0, (10, 20), (5, 9), 4.0, shared_tokens=8)
-    seen = [Seen(0.1, 10, 5, 0.2, 1.0), Seen(0.2, 12, 5, None, None, "TimeoutError")]
-    readings = [PoolReading(worker_id="w", role=Role.UNIFIED, engine="sglang", received_at_s=1.0, used_tokens=3.0)]
-    save(tmp_path / "x.0.json", load, seen, readings)
-    assert read(tmp_path / "x.0.json") == (load, seen, readings)
-    assert planned(load) == planned(load)
-    assert planned(load) != planned(replace(load, seed=2))
+def _recorded(kit: Kit, name: str, loads: tuple[str, str], folder: Path) -> None:
+    """Start an engine, play two of its loads from where it is, stop it."""
+    target = TARGETS[name]
+    kit.need(*target.environments, is_namespaced=name != "sglang")
+    kit.up(*target.up)
+    try:
+        words = ["-m", "benchmarks.fidelity_record", name, "--out", str(folder), "--loads", ",".join(loads)]
+        finished(kit.inside(sys.executable, *words, "--rounds", "1"), LIMIT_S)
+    finally:
+        kit.down()
 
 
-def test_the_tables_go_between_the_marks(tmp_path: Path) -> None:
-    """What a person wrote around them stays; a page without marks is refused."""
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    arguments = ["--data", str(tmp_path), "--recordings", str(tmp_path), "--out", str(page)]
-    assert main(arguments) == 0
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    page.write_text("no marks")
-    assert main(arguments) == 1
+def _held(found: Study) -> None:
+    assert found.failed_count == 0
+    assert found.request_count > 50
+    tpot = found.figure("TPOT mean, s")
+    assert 1.0 / BOUND_RATIO < tpot.predicted / tpot.actual < BOUND_RATIO, tpot
+    assert found.figure("TTFT p50, s").predicted > 0
+    assert 0 < found.figure("KV used, peak share of a pool").actual <= 1.0
 
 
-def test_a_real_server_is_recorded_and_predicted(tmp_path: Path) -> None:
-    """Two loads of a real server: every request answered, a fit made, mean TPOT of the other within a factor of 2."""
-    url = os.environ.get("KVSCOPE_FIDELITY_URL")
-    if not url:
-        pytest.skip("KVSCOPE_FIDELITY_URL names no running SGLang server")
-    loads = [each for each in LOADS if each.name in ("busy", "light")]
-    asyncio.run(record(url, tmp_path, loads, rounds=2))
-    found = fidelity_engine.study(tmp_path, "busy", "light")
-    assert found.request_count > 20
-    tpot = next(each for each in found.figures if each.name.startswith("TPOT mean"))
-    assert 0.5 < tpot.predicted / tpot.actual < 2.0
+@pytest.mark.parametrize(
+    ("name", "loads", "law"),
+    [
+        ("sglang", ("busy", "light"), LINEAR),
+        ("sglang-2p2d", ("mixed", "short"), LINEAR),
+        ("dynamo-mocker", ("steady", "calm"), UTILIZATION),
+    ],
+)
+def test_a_real_engine_is_recorded_and_predicted(
+    kit: Kit, tmp_path: Path, name: str, loads: tuple[str, str], law: str
+) -> None:
+    """Every request answered and every worker heard; fitted on one load, the other's mean TPOT within a factor of 2."""
+    _recorded(kit, name, loads, tmp_path)
+    target = TARGETS[name]
+    for load in loads:
+        recording = read(tmp_path / f"{load}.0.json")
+        assert {each.worker_id for each in recording.readings} == set(target.workers)
+        assert all(each.error == "" for each in recording.requests)
+    assert name != "sglang" or target.url.endswith(str(PORT))
+    _held(study(target, tmp_path, *loads, law))
