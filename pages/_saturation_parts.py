@@ -246,7 +246,7 @@ def reserve(view: reads.View) -> None:
     pools = sorted(view.fleet.pools, key=lambda pool: order.get(pool.pool_id, len(order)))
     payload = more.reserve([pool for pool in pools if pool.state.is_scored], view.reserves, _frame(view))
     if payload is None:
-        st.caption(t("saturation.reserve_unknown"))
+        st.caption(t("saturation.reserve_stale" if view.reserves else "saturation.reserve_unknown"))
         return
     st.caption(calibrated.since_words(view.in_use, t))
     context.draw(payload, key="saturation.reserve")
@@ -260,8 +260,8 @@ def reserve_parts(view: reads.View, row: figures.Row) -> None:
         return
     st.caption(safe(row.pool_id))
     usable = pool.composition.usable_tokens.value
-    columns = calibrated.reserve_columns(parts, usable, view.in_use, context.say())
-    widgets.text_table(columns, "calibrated", wide=("rests",))
+    for line in calibrated.reserve_lines(parts, usable, view.in_use, context.say()):
+        st.markdown(line)
 
 
 def limits(view: reads.View, row: figures.Row) -> None:

@@ -65,7 +65,8 @@ def reserve(decision: Decision, question: Question, known: InUse) -> None:
     with right:
         usable = by_id[names[0]].composition.usable_tokens.value
         st.caption(number.markdown(names[0]))
-        text_table(calibrated.reserve_columns(kept[names[0]], usable, known, t), "calibrated", wide=("rests",))
+        for line in calibrated.reserve_lines(kept[names[0]], usable, known, t):
+            st.markdown(line)
 
 
 def sources(decision: Decision, question: Question, asked: form.Asked, known: InUse) -> None:

@@ -89,7 +89,7 @@ def part_rests(part: PartInUse, is_past: bool, t: Say) -> str:
             "calibrated.part_fitted",
             count=number.compact(part.row_count),
             version=part.version,
-            at=number.instant(part.since_at_s),
+            at=number.clock(part.since_at_s),
         )
     ]
     if part.is_rough:
@@ -180,7 +180,7 @@ def value_columns(
         for name, value in part.values.items():
             believed = name in part.believed
             why = (
-                t("calibrated.part_believed", version=part.version, at=number.instant(part.since_at_s))
+                t("calibrated.part_believed", version=part.version, at=number.clock(part.since_at_s))
                 if believed
                 else rests
             )
@@ -198,9 +198,9 @@ def value_columns(
     return columns
 
 
-def reserve_columns(parts: ReserveParts, usable_tokens: float | None, in_use: InUse, t: Say) -> dict[str, list[str]]:
+def reserve_lines(parts: ReserveParts, usable_tokens: float | None, in_use: InUse, t: Say) -> list[str]:
     """
-    Return one row a part of a pool's safety reserve, with the knobs it follows from and what they rest on.
+    Return one line of Markdown a part of a pool's safety reserve, with the knobs it follows from and what they rest on.
 
     Args:
         parts: In tokens, by the knobs in use.
@@ -243,13 +243,19 @@ def reserve_columns(parts: ReserveParts, usable_tokens: float | None, in_use: In
             ),
         ),
     )
-    tokens = [getattr(parts, f"{name}_tokens") for name, _ in rows]
-    return {
-        "part": [t(f"saturation.part_{name}") for name, _ in rows],
-        "tokens": [number.compact(value) for value in tokens],
-        "share": [number.share(value / usable_tokens) if usable_tokens else number.ABSENT for value in tokens],
-        "rests": [words for _, words in rows],
-    }
+    lines = []
+    for name, words in rows:
+        tokens = getattr(parts, f"{name}_tokens")
+        lines.append(
+            t(
+                "calibrated.reserve_line",
+                part=t(f"saturation.part_{name}"),
+                tokens=number.amount(tokens, "tokens"),
+                share=number.share(tokens / usable_tokens) if usable_tokens else number.ABSENT,
+                rests=number.markdown(words),
+            )
+        )
+    return lines
 
 
 def term_rests(in_use: InUse, prefill: str, decode: str, t: Say) -> dict[str, str]:

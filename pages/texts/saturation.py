@@ -134,6 +134,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "reserve_axis": ("share of usable", "占可用总量"),
     "reserve_unknown": ("No pool's capacity is known, so neither is a reserve.", "没有池的容量已知，因此余量也未知。"),
+    "reserve_stale": ("No pool's figures are fresh enough to be drawn.", "没有池的数据足够新，无法绘制。"),
     "part_delay_growth": ("growth during the delays", "延迟期间的增长"),
     "part_failure_share": ("a peer's failure", "同伴故障"),
     "part_prediction_error": ("prediction error", "预测误差"),
@@ -151,23 +152,20 @@ TEXTS: dict[str, tuple[str, str]] = {
     "alarm_by_forecast": ("alarm: P(retraction within 25 s)", "警报：25 秒内撤回的概率"),
     "alarm_by_walk": ("alarm: P(exhausted within 30 s)", "警报：30 秒内耗尽的概率"),
     "threshold_calibrated": (
-        "calibrated: {promise} of first retractions told of {lead} before, by {count} of this fleet",
-        "已校准：提前 {lead} 预告 {promise} 的首次撤回，依据本集群的 {count} 次",
+        "calibrated: {promise} told of {lead} before, by {count} retractions here",
+        "已校准：提前 {lead} 预告 {promise}，依据此处 {count} 次撤回",
     ),
     "threshold_history": (
-        "the pool's own history, until {needed} retractions are seen ({count} so far): raised to where nothing came",
-        "池自身历史，直到见到 {needed} 次撤回（目前 {count} 次）：提高到其后并无撤回的水平",
+        "own history: nothing came of less ({count} of {needed} retractions seen)",
+        "自身历史：更低时并无撤回（已见 {count} / {needed} 次）",
     ),
     "threshold_simulated": (
-        (
-            "simulated runs: {promise} of first retractions told of {lead} before, until {needed} are seen here "
-            "({count} so far)"
-        ),
-        "模拟运行：提前 {lead} 预告 {promise} 的首次撤回，直到此处见到 {needed} 次（目前 {count} 次）",
+        "simulated runs: {promise} told of {lead} before ({count} of {needed} retractions seen)",
+        "模拟运行：提前 {lead} 预告 {promise}（已见 {count} / {needed} 次撤回）",
     ),
     "threshold_chosen": (
-        "chosen for want of counters, until {needed} retractions ({count} so far) or the pool's own history say more",
-        "缺少计数器而选定，直到有 {needed} 次撤回（目前 {count} 次）或池自身历史",
+        "chosen for want of counters ({count} of {needed} retractions seen)",
+        "缺少计数器而选定（已见 {count} / {needed} 次撤回）",
     ),
     "threshold_kept": ("it would have told of {share} of those seen", "已见的撤回中可预告 {share}"),
     "threshold_quiet": (
