@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
+from collectors.calibration_outputs import keep_outputs
 from collectors.calibration_versions import apply, keep, profile_mapping, roll_back, versions
 from collectors.errors import KvscopeError, StoreLockedError
 from collectors.store import open_store
@@ -36,6 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--store", metavar="FILE", help="a store file, when no KVScope is running on it")
     source.add_argument("--requests", metavar="FILE", help="a request log (any trace format): output-length quantiles")
+    parser.add_argument(
+        "--into", metavar="STORE", help="with --requests: keep the quantiles in this store; What-if plans by them"
+    )
     parser.add_argument("--minutes", type=float, default=15.0, help="stretch before the store's end (default 15)")
     parser.add_argument("--kind", metavar="NAME", help="one kind of worker (default all)")
     parser.add_argument("--export", metavar="FILE", help="write the kind's newest fit for `kvscope replay --profile`")
@@ -49,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     """Fit, or act on versions; see the module for the exit status."""
     if (args.apply is not None or args.roll_back or args.export) and not args.kind:
         return refuse("calibrate", "--apply, --roll-back and --export need --kind")
+    if args.into and not args.requests:
+        return refuse("calibrate", "--into needs --requests, the log to take output lengths from")
     if args.minutes <= 0:
         return refuse("calibrate", f"--minutes is {args.minutes:g}: must be above 0")
     try:
@@ -59,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
         return _on_store(args)
     except StoreLockedError as error:
         held = f" (held by process {error.holder_pid})" if error.holder_pid else ""
-        text = f"{args.store} is in use{held}: use the Calibration page of the running KVScope, or stop it first"
+        where = args.store or args.into
+        text = f"{where} is in use{held}: use the Calibration page of the running KVScope, or stop it first"
         return refuse("calibrate", text, EXIT_NOT_READ)
     except (KvscopeError, TraceError, OSError, ValueError) as error:
         return refuse("calibrate", error, EXIT_NOT_READ)
@@ -188,6 +195,10 @@ def _quantiles(args: argparse.Namespace) -> int:
     classes = _classes(trace)
     traffic = trace.traffic
     table = quantile_table(classes, traffic.prompt_tokens.astype(float), traffic.output_tokens.astype(float))
+    if args.into:
+        with open_store(args.into, wait_s=LOCK_WAIT_S) as store:
+            version = keep_outputs(store, table, Path(args.requests).name, time.time())
+        print(f"output lengths: version {version} is in use in {args.into}", file=sys.stderr)
     if args.json:
         cells = [
             {

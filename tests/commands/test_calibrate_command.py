@@ -1,6 +1,7 @@
 """`kvscope calibrate`: a store of known steps is fitted, kept, applied, rolled back; a request log gives quantiles."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from cli import main
+from collectors.calibration_outputs import outputs_at
 from collectors.store import CycleBatch, open_store
 from scoring.model import PoolReading, Role
 from scoring.service import profile_from_mapping
@@ -94,6 +96,7 @@ def test_versions_and_export(store_file: Path, tmp_path: Path, capsys: pytest.Ca
         (["--store", "nowhere.duckdb"], 2, "no such file"),
         (["--store", "x", "--apply", "1"], 3, "--kind"),
         (["--store", "x", "--minutes", "0"], 3, "above 0"),
+        (["--store", "x", "--into", "y"], 3, "--requests"),
         (["--requests", "nowhere.jsonl"], 2, "no such file"),
     ],
 )
@@ -125,3 +128,9 @@ def test_an_empty_store_and_a_request_log(tmp_path: Path, capsys: pytest.Capture
     assert cells["all", 1024.0]["quantiles"]["0.5"][0] == pytest.approx(129.5)
     assert cells["all", 16384.0]["taken_from"] == "class all, all prompts"
     assert cells["all", 16384.0]["missing"] == 27
+    assert main(["calibrate", "--requests", str(log), "--into", str(path)]) == 0
+    with open_store(path) as store:
+        kept = outputs_at(store, time.time())
+    assert kept is not None
+    assert (kept.version, kept.request_count, kept.source) == (1, 63, "trace.jsonl")
+    assert kept.table.of("all", 600.0).points[0].value == pytest.approx(129.5)
