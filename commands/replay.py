@@ -122,17 +122,20 @@ def run(args: argparse.Namespace) -> int:
     if args.bounds and trace.report.reuse_known_count:
         bounds = reuse_bounds(trace.traffic, fleet.spec)
     body = comparison_json(comparison, trace, fleet, bounds=bounds, notes=notes)
+    written, problem = [], None
     try:
         written = output.write_files(args, comparison, trace, body)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         return refuse("replay", error, EXIT_FAILED)
+    except OSError as error:
+        problem = error  # A file that cannot be written must not cost the figures of a long run.
     if args.json:
         print(json.dumps(body, allow_nan=False))
     else:
         output.print_tables(body)
         for name in written:
             print(f"written: {name}")
-    return 0
+    return 0 if problem is None else refuse("replay", problem, EXIT_FAILED)
 
 
 def _fleet_document(name: str) -> dict[str, Any] | None:

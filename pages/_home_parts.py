@@ -155,12 +155,13 @@ def cards(fleet: FleetSnapshot, known: Mapping[str, ChainState]) -> None:
         )
     with spot[1]:
         after = None if first is None else number.duration(float(round(first[1])))
+        none = t("common.none"), t("home.card_next_none")
+        # Who sees nothing cannot say that nothing fills up.
+        absent = none if any(pool.state.is_scored for pool in fleet.pools) else (unknown, unknown)
         detail = (
-            t("home.card_next_none")
-            if first is None
-            else t("home.card_next_detail", pool=number.markdown(first[0], 40), after=after)
+            absent[1] if first is None else t("home.card_next_detail", pool=number.markdown(first[0], 40), after=after)
         )
-        widgets.key_figure(t("home.card_next"), after or t("common.none"), detail, t("home.ask_saturation"))
+        widgets.key_figure(t("home.card_next"), after or absent[0], detail, t("home.ask_saturation"))
     with spot[2]:
         spread = held.nodes
         detail = (

@@ -13,7 +13,7 @@ from pages import _context as context
 from pages import _controls as controls
 from pages import _replay_jobs as jobs
 from pages import _widgets as widgets
-from pages._replay_run import Outcome, Work
+from pages._replay_run import Outcome
 from pages._what_if_form import choice
 from pages.figures import number, replay_report
 from pages.figures import replay as figures

@@ -22,6 +22,9 @@ h1 { padding: 0 0 0.25rem; }
 </style>"""
 """An operator's screen: the first row of bars belongs above the fold."""
 
+_ALWAYS_NOW = ("sources", "calibration", "replay", "glossary")
+"""Pages that show no instant but this one, whatever the link says."""
+
 ROOT = Path(__file__).resolve().parent
 
 
@@ -60,6 +63,8 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
     at_s = context.past_at_s()
     if at_s is not None:
         word = "common.past" if at_s <= time.time() else "common.future"
+        if chosen.url_path in _ALWAYS_NOW:
+            word = "common.always_now"
         st.info(t(word, at=number.instant(at_s)), icon=":material/history:")
     # The front page's own path is empty.
     is_front = not chosen.url_path

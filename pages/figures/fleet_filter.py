@@ -110,4 +110,4 @@ def not_scored(pools: Sequence[PoolSnapshot], t: Say) -> list[str]:
 
 def _without_age(reason: str) -> str:
     """Return a reason without the numbers that differ from pool to pool, so that equal causes stand together."""
-    return re.sub(r"\d+(\.\d+)? s ago", "", reason).strip()
+    return re.sub(r"\d+(\.\d+)? s ago", "a while ago", reason)

@@ -15,6 +15,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "data_age": ("data {age} old", "数据龄 {age}"),
     "as_of": ("as of {at}", "截至 {at}"),
     "past": ("This is the past: {at}. Not live.", "这是过去的时刻：{at}，并非实时。"),
+    "always_now": (
+        "This page shows now; the instant {at} holds for the other pages.",
+        "此页显示当前状态；时刻 {at} 只对其他页面有效。",
+    ),
     "future": (
         "{at} is still to come: nothing is stored for it. Empty the instant for now.",
         "{at} 尚未到来：没有任何存储数据。清空时刻即可回到现在。",

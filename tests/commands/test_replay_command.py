@@ -177,6 +177,14 @@ def test_wrong_input_is_one_sentence_and_a_status(capsys, argv: tuple[str, ...],
     assert not out
 
 
+def test_a_file_that_cannot_be_written_costs_no_figures(capsys, tmp_path: Path) -> None:
+    """The tables of a long run are printed all the same; the status and one sentence say what failed."""
+    status, out, err = run(capsys, TRACE, "--fleet", "1p1d", "--limit", "50", "--html", str(tmp_path / "no" / "r.html"))
+    assert status == 1
+    assert "r.html" in err
+    assert "TTFT" in out
+
+
 def test_every_problem_of_a_fleet_file_is_told_at_once(capsys, tmp_path: Path) -> None:
     """Unknown keys, tables, roles, rates and links come in one message, each with its place."""
     path = tmp_path / "bad.toml"

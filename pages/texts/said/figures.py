@@ -206,13 +206,13 @@ SAID: tuple[tuple[str, str], ...] = (
         "有请求在运行或等待，却已 {span} 秒没有任何数据变化：冻结；超过 {limit} 秒即为陈旧。",
     ),
     # the same without their age, as the Fleet page groups them
-    ("answered ; the engine gives no time of its own", "引擎不提供自己的时间"),
+    ("answered a while ago; the engine gives no time of its own", "引擎不提供自己的时间"),
     (
-        "figures were true  by the engine's clock«, engine clock {offset:n} s ahead»",
+        "figures were true a while ago by the engine's clock«, engine clock {offset:n} s ahead»",
         "数据龄按引擎时钟计«，引擎时钟快 {offset} 秒»",
     ),
     (
-        "figures were true  by the engine's clock, engine clock {offset:n} s behind",
+        "figures were true a while ago by the engine's clock, engine clock {offset:n} s behind",
         "数据龄按引擎时钟计，引擎时钟慢 {offset} 秒",
     ),
     # snapshot
