@@ -14,7 +14,7 @@ from pages._decide_settings import decide_settings
 from pages._in_use import in_use
 from pages.figures import number
 from scoring import cost
-from scoring.calibration_in_use import ExpectedOutput, InUse, expected_output, switched_off
+from scoring.calibration_in_use import OUTPUT_TOKENS, ExpectedOutput, InUse, expected_output, switched_off
 from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuantiles, RequestView, known_output
 from scoring.herd import HERD_RANGE
 from scoring.model import FleetSnapshot, Role
@@ -109,7 +109,7 @@ def draw(language: str) -> Asked:
     t = context.say()
     with st.container(horizontal=True, vertical_alignment="bottom"):
         prompt = whole("prompt", t("what_if.prompt"), 8_000, PROMPT_RANGE_TOKENS, language, 1_000)
-        hint = t("what_if.output_hint")
+        hint = t("what_if.output_hint", tokens=OUTPUT_TOKENS)
         output = whole_or_none("output", t("what_if.output"), OUTPUT_RANGE_TOKENS, hint, language, 100)
         settings = decide_settings(context.runtime().settings)
         slo = controls.segments(
@@ -285,11 +285,11 @@ def settings_of(asked: Asked, settings: DecideSettings) -> DecideSettings:
     return replace(own, decider=asked.decider)
 
 
-def expected(asked: Asked, fleet: FleetSnapshot, known: InUse) -> ExpectedOutput | None:
-    """Return the output that this fleet lets expect; None where the form gives it."""
+def expected(asked: Asked, known: InUse) -> ExpectedOutput | None:
+    """Return the output to expect where the form leaves it open; None where the form gives it."""
     if asked.quantiles or asked.output_tokens is not None:
         return None
-    return expected_output(known, fleet, asked.slo_class, asked.prompt_tokens)
+    return expected_output(known, asked.slo_class, asked.prompt_tokens)
 
 
 def request(asked: Asked, fleet: FleetSnapshot, known: InUse) -> RequestView:
@@ -299,7 +299,7 @@ def request(asked: Asked, fleet: FleetSnapshot, known: InUse) -> RequestView:
     elif asked.output_tokens is not None:
         output = known_output(asked.output_tokens)
     else:
-        output = expected_output(known, fleet, asked.slo_class, asked.prompt_tokens).output
+        output = expected_output(known, asked.slo_class, asked.prompt_tokens).output
     return RequestView(
         prompt_tokens=asked.prompt_tokens,
         output=output,

@@ -69,12 +69,12 @@ def reserve(decision: Decision, question: Question, known: InUse) -> None:
             st.markdown(line)
 
 
-def sources(decision: Decision, question: Question, asked: form.Asked, known: InUse) -> None:
+def sources(decision: Decision, asked: form.Asked, known: InUse) -> None:
     """Draw every value that the decision takes, with what it rests on or why it is a fallback."""
     t = context.say()
     st.subheader(t("what_if.sources_title"))
     st.caption(t("what_if.sources_caption"))
-    expected = form.expected(asked, question.fleet, known)
+    expected = form.expected(asked, known)
     tokens = decision.prepared.output_tokens
     columns = calibrated.value_columns(
         known,

@@ -59,7 +59,7 @@ def reasons() -> None:
     decision = parts.decided(question, asked)
     parts.compared(decision, question, pair_words, known)
     given.reserve(decision, question, known)
-    given.sources(decision, question, asked, known)
+    given.sources(decision, asked, known)
     parts.lists(decision)
     parts.policies(question, asked)
     parts.placed(decision, question, asked)

@@ -20,7 +20,7 @@ from scoring.calibration_reserve import CalibratedReserve, uncalibrated
 from scoring.calibration_service import DECODE_NAMES, PREFILL_NAMES, TRANSFER_NAMES
 from scoring.calibration_windows import DecodeWindow, Kind, PrefillWindow
 from scoring.demand import OutputQuantiles, known_output
-from scoring.model import FleetSnapshot, Role
+from scoring.model import Role
 from scoring.quantile_table import QuantileCell, QuantileTable
 from scoring.reserve import ReserveSettings
 from scoring.service import ServiceProfile
@@ -291,7 +291,7 @@ class ExpectedOutput:
 
     Attributes:
         output: The distribution.
-        source: "log" (quantiles of a request log), "counters" (mean of what finished lately) or "default".
+        source: "log" (quantiles of a request log) or "default" (OUTPUT_TOKENS).
         cell: Of the log, its class and bucket; None for other sources.
     """
 
@@ -300,24 +300,15 @@ class ExpectedOutput:
     cell: QuantileCell | None = None
 
 
-def expected_output(given: InUse, fleet: FleetSnapshot, slo_class: str, prompt_tokens: int) -> ExpectedOutput:
-    """Return the output to expect of a request of a class and length on a fleet."""
+def expected_output(given: InUse, slo_class: str, prompt_tokens: int) -> ExpectedOutput:
+    """
+    Return the output to expect of a request of a class and length.
+
+    Counters tell none: what is generated over what finishes is far from a mean length while a pool fills.
+    """
     if given.outputs is not None:
         cell = given.outputs.table.of(slo_class, prompt_tokens)
         if cell.points:
             points = tuple((point.quantile, point.value) for point in cell.points)
             return ExpectedOutput(output=OutputQuantiles(points, source=given.outputs.source), source="log", cell=cell)
-    mean = None if given.is_off else _mean_output_tokens(fleet)
-    if mean is None:
-        return ExpectedOutput(output=known_output(OUTPUT_TOKENS), source="default")
-    return ExpectedOutput(output=known_output(mean), source="counters")
-
-
-def _mean_output_tokens(fleet: FleetSnapshot) -> float | None:
-    """Return the mean output of the requests that finished lately, pools weighing by how many; None without any."""
-    total, weight = 0.0, 0.0
-    for pool in fleet.pools:
-        mean, finished = pool.rates.mean_output_tokens.value, pool.rates.finished_per_s.value
-        if pool.role in (Role.DECODE, Role.UNIFIED) and pool.state.is_scored and mean and finished:
-            total, weight = total + mean * finished, weight + finished
-    return total / weight if weight > 0 else None
+    return ExpectedOutput(output=known_output(OUTPUT_TOKENS), source="default")

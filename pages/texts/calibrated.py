@@ -86,13 +86,9 @@ TEXTS: dict[str, tuple[str, str]] = {
         ),
         "{source} 的 {count} 个请求（该格仅 {own} 个，取自更宽的一格），版本 {version}，自 {at} 起启用",
     ),
-    "output_counters": (
-        "fallback: mean of what finished lately; only a request log tells quantiles",
-        "退回默认：近期完成请求的均值；只有请求日志能给出分位数",
-    ),
     "output_default": (
-        "fallback: no request has finished yet and no log is in use",
-        "退回默认：尚无请求完成，也没有在用的日志",
+        "fallback: no request log in use, as chosen",
+        "退回默认：没有在用的请求日志，取选定值",
     ),
     "col_value": ("value", "数值项"),
     "col_now": ("used", "取值"),

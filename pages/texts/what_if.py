@@ -8,7 +8,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "prompt": ("Prompt (tokens)", "提示长度（tokens）"),
     "output": ("Expected output (tokens)", "预期输出（tokens）"),
-    "output_hint": ("as this fleet's usually are", "按本集群通常情况"),
+    "output_hint": ("as a log tells, else {tokens}", "取自日志，否则 {tokens}"),
     "values": ("Times and reserve", "耗时与余量"),
     "values_calibrated": ("calibrated", "已校准"),
     "values_fleet_file": ("from the fleet file", "来自集群文件"),

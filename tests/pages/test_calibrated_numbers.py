@@ -251,7 +251,7 @@ def _log(store: Store, at_s: float = AT_S) -> int:
 
 
 def test_output_lengths_of_a_log_are_planned_for_by_class(tmp_path: Path) -> None:
-    """The log's quantiles of the class and bucket; without a log the counters' mean; without either the default."""
+    """The log's quantiles of the class and bucket; without a log, what is used without calibration."""
     with open_store(tmp_path / "outputs.duckdb") as store:
         assert outputs_at(store, AT_S) is None
         number = _log(store)
@@ -262,17 +262,14 @@ def test_output_lengths_of_a_log_are_planned_for_by_class(tmp_path: Path) -> Non
         assert json.loads(json.dumps(store.profiles(OUTPUTS)[0].profile))["source"] == "log.jsonl"
         with pytest.raises(ValueError, match="too few"):
             keep_outputs(store, quantile_table(["a"], [1.0], [1.0]), "short.jsonl", AT_S)
-    fleet = two_node_case(AT_S)
     base = uncalibrated(ReserveSettings())
     given = InUse(at_s=AT_S, reserve=base, outputs=found)
-    short, long = (expected_output(given, fleet, name, 800) for name in ("interactive", "batch"))
+    short, long = (expected_output(given, name, 800) for name in ("interactive", "batch"))
     assert short.source == long.source == "log"
     assert short.output.at(0.95) < 200 < 1_000 < long.output.at(0.95)
-    assert expected_output(InUse(at_s=AT_S, reserve=base), FleetSnapshot(at_s=AT_S, pools=()), "batch", 800).source == (
-        "default"
-    )
+    assert expected_output(InUse(at_s=AT_S, reserve=base), "batch", 800).output == known_output(500)
     off = switched_off(given, ReserveSettings())
-    assert expected_output(off, fleet, "batch", 800).source == "default"
+    assert expected_output(off, "batch", 800).source == "default"
 
 
 def test_the_spread_of_a_log_reaches_the_reserve(tmp_path: Path) -> None:
