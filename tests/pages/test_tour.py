@@ -117,7 +117,7 @@ def test_without_fresh_figures_no_step_makes_one_up(watch, fleet_of_demo) -> Non
     for place in range(len(parts.STEPS)):
         app = _open(place + 1)
         assert not [item for item in app.get("bidi_component") if b'"figure"' in item.proto.bytes]
-        assert any("No pool has answered" in item.value for item in app.markdown)
+        assert any("No pool has given a fresh figure" in item.value for item in app.markdown)
 
 
 # The demo behind it.
