@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LOCK_FLAGS := --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 --quiet
 WORKERS ?= 2
+# Empty is off: every process the tests start would compile our modules, and every run rewrite its assertions, again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo serve test test-again test-browser test-peers bench check fix lock screenshots clean
 
@@ -19,17 +21,14 @@ $(STAMP): requirements-dev.txt pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@# uv compiles nothing: where byte code may not be written later, every start would compile it all again.
-	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import app, commands.demo"
+	-@$(BIN)/python -c "import app, commands.demo"
 	@touch $(STAMP)
 
 demo: setup ## Serve the dashboard on 127.0.0.1:8501 with the demo fleet running.
 	$(BIN)/kvscope demo --serve $(ARGS)
 
-test: setup ## Run the whole suite: two at a time, then the browser tests one by one (where Chromium is installed).
-	@status=0; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not browser" $(ARGS) || status=1; \
-	$(BIN)/python -m pytest -m browser $(ARGS) || status=1; \
-	exit $$status
+test: setup ## Run the whole suite in two processes, browser tests too where Chromium is installed (tests/order.py).
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-again: setup ## Run only what failed last, alone: a lost race against the clock passes here, a real failure does not.
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)

@@ -7,7 +7,7 @@ import pytest
 
 from scoring.service import profile_from_mapping
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 
 def test_the_fleet_is_learnt_and_the_page_shows_it(visit) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 SMALL = "/replay?fleet=shape&shape=1p1d&rate=3&seconds=60&policies=round-robin&policies=joint"
 LONG = "/replay?fleet=shape&shape=2p2d&rate=50&seconds=86400&policies=joint"
 END_MS = 120_000

@@ -1,13 +1,24 @@
 """The tour on the running demo in a real browser: each step by the arrow keys, both themes, both sizes, no scroll."""
 
+import re
+
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 SIZES = ((1280, 720), (1920, 1080))
-DARK_PAPER = "rgb(14, 17, 23)"
 FIGURE = "document.querySelector('.kv-plot[data-ticks]')"
 SCENARIOS = ("calm", "calm", "same-share", "calm", "two-choices", "chain", "calm")
+SETTLED = """(width) => innerWidth === width && [...document.querySelectorAll('.kv-plot[data-ticks]')].every(
+  e => e._fullLayout && Math.abs(e._fullLayout.width - e.clientWidth) < 2
+    && Math.abs(e._fullLayout.height - e.clientHeight) < 2)"""
+"""The figures are as large as the place they have on a screen of this width."""
+
+
+@pytest.fixture(scope="module")
+def tour(stay):
+    """Return the tour as it opens; its tests turn the pages themselves."""
+    return stay("/tour", plots=1, width=1280, height=720)
 
 
 def _overflow(page) -> int:
@@ -19,25 +30,36 @@ def _overflow(page) -> int:
 
 def _step(page, number: int) -> None:
     """Wait until a step stands there with its figure (the race may still be running)."""
-    page.get_by_text(f"Step {number} of 7").wait_for(timeout=60_000)
-    page.wait_for_function("() => !document.querySelector('[data-stale=true]')", timeout=60_000)
+    page.get_by_text(f"Step {number} of 7").wait_for()
+    page.wait_for_function("() => !document.querySelector('[data-stale=true]')")
     if number < 7:
-        page.wait_for_selector(".kv-plot[data-ticks]", timeout=60_000)
+        page.wait_for_selector(".kv-plot[data-ticks]")
 
 
-def test_every_step_by_the_arrow_keys_in_both_themes_and_sizes(visit) -> None:
+def _turn_to(page, number: int) -> None:
+    """Go to a step by the arrow keys."""
+    while True:
+        here = int(re.search(r"Step (\d)", page.get_by_text(re.compile(r"Step \d of 7")).first.inner_text())[1])
+        _step(page, here)
+        if here == number:
+            return
+        page.keyboard.press("ArrowRight" if here < number else "ArrowLeft")
+        page.get_by_text(f"Step {here} of 7").wait_for(state="detached")
+
+
+def test_every_step_by_the_arrow_keys_in_both_themes_and_sizes(tour) -> None:
     """Seven steps forward and one back; each sets its scenario, fits the screen, and draws in the theme's colours."""
-    page = visit("/tour", plots=1, width=1280, height=720)
+    page = tour
     titles = []
     for number, scenario in enumerate(SCENARIOS, start=1):
         _step(page, number)
-        page.get_by_text(f"scenario {scenario}").first.wait_for(timeout=60_000)
+        page.get_by_text(f"scenario {scenario}").first.wait_for()
         titles.append(page.locator("h1").first.inner_text())
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             for width, height in SIZES:
                 page.set_viewport_size({"width": width, "height": height})
-                page.wait_for_timeout(700)
+                page.wait_for_function(SETTLED, arg=width)
                 assert _overflow(page) <= 4, (number, theme, width)
             if number < 7:
                 ink = "#EEF2F7" if theme == "dark" else "#1B2430"
@@ -50,10 +72,10 @@ def test_every_step_by_the_arrow_keys_in_both_themes_and_sizes(visit) -> None:
     _step(page, 6)
 
 
-def test_the_figure_moves_and_the_link_opens_the_step(visit) -> None:
+def test_the_figure_moves_and_the_link_opens_the_step(tour, visit) -> None:
     """A step is live: the next tick brings other figures; its address opens it for another viewer."""
-    page = visit("/tour?step=4", plots=1)
-    _step(page, 4)
+    page = tour
+    _turn_to(page, 4)
     before = page.evaluate(f"() => JSON.stringify({FIGURE}.data.map(d => d.y))")
     page.wait_for_function(f"(before) => JSON.stringify({FIGURE}.data.map(d => d.y)) !== before", arg=before)
     other = visit(f"/tour{page.evaluate('() => location.search')}&lang=zh", plots=1)
@@ -61,25 +83,43 @@ def test_the_figure_moves_and_the_link_opens_the_step(visit) -> None:
     assert "踩踏" in other.locator("h1").first.inner_text()
 
 
-def test_the_guess_comes_before_the_terms(visit) -> None:
+def test_quick_presses_all_count_and_the_way_back_finds_the_place(visit) -> None:
+    """Three presses in a row are three steps, in the address too; after a look at another page the step is there."""
+    page = visit("/tour", plots=1)
+    _step(page, 1)
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    _step(page, 4)
+    page.wait_for_function("() => location.search.includes('step=4')")
+    page.keyboard.press("PageUp")
+    _step(page, 3)
+    page.get_by_role("button", name="Explore: Worker").click()
+    page.wait_for_url("**/worker**")
+    page.wait_for_selector(".kv-plot[data-ticks]")
+    page.go_back()
+    page.wait_for_url("**/tour**")
+    _step(page, 3)
+
+
+def test_the_guess_comes_before_the_terms(tour) -> None:
     """Step 5: no terms before the guess; after it who is better, and the terms of both pools."""
-    page = visit("/tour?step=5", plots=1)
-    _step(page, 5)
+    page = tour
+    _turn_to(page, 5)
     page.wait_for_function(
-        "() => [...document.querySelectorAll('button')].some(b => b.innerText.trim() === 'D-A' && !b.disabled)",
-        timeout=120_000,
+        "() => [...document.querySelectorAll('button')].some(b => b.innerText.trim() === 'D-A' && !b.disabled)"
     )
-    assert page.locator(".kv-plot[data-ticks]").count() == 1
+    page.wait_for_function("() => document.querySelectorAll('.kv-plot[data-ticks]').length === 1")
     page.get_by_role("button", name="D-A").click()
-    page.wait_for_function("() => document.querySelector('h1').innerText.includes('it goes to')", timeout=60_000)
+    page.wait_for_function("() => document.querySelector('h1').innerText.includes('it goes to')")
     page.wait_for_function("() => document.querySelectorAll('.kv-plot[data-ticks]').length === 2")
     page.get_by_text("You said D-A").wait_for()
 
 
-def test_the_race_ends_with_numbers(visit) -> None:
+def test_the_race_ends_with_numbers(tour) -> None:
     """Step 7: the simulation runs now and ends with three figures; the link leads to the page that explores it."""
-    page = visit("/tour?step=7", plots=0)
-    page.wait_for_selector(".kv-plot[data-ticks]", timeout=240_000)
-    assert page.locator("[data-testid=stMetricValue]").count() == 3
+    page = tour
+    _turn_to(page, 7)
+    page.wait_for_function("() => document.querySelectorAll('[data-testid=stMetricValue]').length === 3")
+    page.wait_for_selector(".kv-plot[data-ticks]")
     page.get_by_role("button", name="Explore: Replay").click()
     page.wait_for_url("**/replay**")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 MAP = "document.querySelectorAll('.kv-plot[data-ticks]')[0]"
 SETTLED = (
@@ -12,10 +12,13 @@ SETTLED = (
     "&& !document.querySelector('[data-testid=stStatusWidget]')"
 )
 
+ONCE = "(text) => [...document.querySelectorAll('h3, h4, h5, p')].filter(n => n.innerText.trim() === text).length === 1"
+"""A part drawn anew stands beside what it replaces for a moment."""
+
 
 def _settle(page, plots: int) -> None:
     """Wait until the page has drawn its figures and the script has ended."""
-    page.wait_for_function(SETTLED.format(plots=plots), timeout=60_000)
+    page.wait_for_function(SETTLED.format(plots=plots))
 
 
 def _screen(page) -> dict:
@@ -38,10 +41,20 @@ def _ask(page, tokens: int) -> None:
     page.wait_for_function(f"() => location.search.includes('prompt={tokens}')")
 
 
-def test_another_prompt_is_another_answer_and_the_link_reproduces_it(visit) -> None:
-    """From 2k to 128k tokens choice, map and refusals change; the link opened by a new visitor shows the same."""
-    page = visit("/what_if?prompt=2000&live=false", plots=4, height=1400)
+@pytest.fixture(scope="module")
+def asking(stay, play):
+    """Return the What-if page, asked about a short prompt, standing still once the fleet has room for it."""
+    play("calm")
+    page = stay("/what_if?prompt=2000", plots=4, height=1400)
+    page.locator("[data-testid=stSidebar]").get_by_text("Live", exact=True).click()
+    page.wait_for_function("() => location.search.includes('live=false')")
     _settle(page, 4)
+    return page
+
+
+def test_another_prompt_is_another_answer_and_the_link_reproduces_it(asking, visit) -> None:
+    """From 2k to 128k tokens choice, map and refusals change; the link opened by a new visitor shows the same."""
+    page = asking
     small = _screen(page)
     assert small["frames"] == 1
     assert "/" in small["metrics"][0]
@@ -51,14 +64,14 @@ def test_another_prompt_is_another_answer_and_the_link_reproduces_it(visit) -> N
     large = _screen(page)
     assert large["refused"] > small["refused"]
     assert large["metrics"] != small["metrics"]
-    assert page.get_by_text("Refused, and why").count() == 1
+    page.wait_for_function(ONCE, arg="Refused, and why")
 
     _ask(page, 9_000)
     page.wait_for_function(f"(before) => JSON.stringify({MAP}.data[0].text) !== before", arg=large["text"])
-    _settle(page, 4)
-    link = page.locator("[data-testid=stCode]").last.inner_text().strip()
+    code = page.locator("[data-testid=stCode]")
+    code.filter(has_text="prompt=9000").wait_for()
+    link = code.last.inner_text().strip()
     assert link.startswith("/what_if?")
-    assert "prompt=9000" in link
     assert "at=" in link
     screens = []
     for _ in range(2):
@@ -70,9 +83,10 @@ def test_another_prompt_is_another_answer_and_the_link_reproduces_it(visit) -> N
     assert other.get_by_label("Prompt (tokens)").input_value() == "9000"
 
 
-def test_a_click_on_the_map_sets_a_pair_beside_the_choice(visit) -> None:
+def test_a_click_on_the_map_sets_a_pair_beside_the_choice(asking) -> None:
     """A clicked cell becomes pair B: it is in the address, and its terms are drawn beside the choice's."""
-    page = visit("/what_if?prompt=4000&live=false", plots=4, height=1400)
+    page = asking
+    _ask(page, 4_000)
     _settle(page, 4)
     spot = page.evaluate(
         f"""() => {{ const e = {MAP}; const r = e.querySelector('.nsewdrag').getBoundingClientRect();

@@ -445,7 +445,7 @@ def test_a_child_process_polls_the_same_and_a_dead_one_is_replaced(fleet: FakeFl
         until(lambda: runtime.cycle_stats().cycle_count >= cycles + 3)
         stats = runtime.cycle_stats()
         assert stats.restart_count == 1
-        assert all(pool.state is SourceState.FRESH for pool in runtime.snapshot().pools)
+        until(lambda: all(pool.state is SourceState.FRESH for pool in runtime.snapshot().pools))
         second = runtime.collector_pid
         assert second not in (None, child)
     finally:

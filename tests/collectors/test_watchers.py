@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 
 import duckdb
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIXTURE = ROOT / "examples" / "recordings" / "sglang_2p2d.jsonl.gz"
 
 
-@pytest.mark.xdist_group("watchers")
 def test_collecting_alone_keeps_the_chain_of_every_pool(tmp_path: Path) -> None:
     """`kvscope collect` on a recorded fleet under pressure stores saturation events, with no page ever opened."""
     fleet = tmp_path / "fleet.toml"

@@ -1,6 +1,7 @@
 """`kvscope calibrate`: a store of known steps is fitted, kept, applied, rolled back; a request log gives quantiles."""
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,16 @@ NAME = "m-decode-sglang-1.0"
 
 
 @pytest.fixture
-def store_file(tmp_path: Path) -> Path:
+def store_file(stored: Path, tmp_path: Path) -> Path:
+    """Return a store of this test alone."""
+    return Path(shutil.copy(stored, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store with two minutes of one decode pool that obeys known coefficients."""
     rng = np.random.default_rng(1)
-    path = tmp_path / "store.duckdb"
+    path = tmp_path_factory.mktemp("stored") / "store.duckdb"
     reading = PoolReading(
         worker_id="d",
         engine="sglang",

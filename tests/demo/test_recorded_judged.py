@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "examples" / "recordings" / "sglang_dp2_load.jsonl.gz"
 SPEED = 3.0
 WATCH_S = 10.0
-pytestmark = pytest.mark.xdist_group("recorded-judged")
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,6 @@ def _figures(app: AppTest) -> list[dict]:
     return [json.loads(item.proto.bytes)["figure"] for item in app.get("bidi_component") if item.proto.bytes]
 
 
-@pytest.mark.xdist_group("pages_live")
 def test_the_fleet_page_draws_what_the_workers_said(demo) -> None:
     """Every pool of the demo has a bar whose length is the capacity its worker reports over HTTP."""
     pools = demo.runtime.snapshot().pools
@@ -105,7 +104,6 @@ def test_the_fleet_page_draws_what_the_workers_said(demo) -> None:
     assert app.metric[0].value.endswith(f"of {len(pools)}")
 
 
-@pytest.mark.xdist_group("pages_live")
 def test_the_worker_page_draws_history_from_memory_and_from_the_store(demo) -> None:
     """Five minutes come from memory, an hour from DuckDB, a past instant from DuckDB; each draws areas."""
     decode = next(pool for pool in demo.runtime.snapshot().pools if pool.role is Role.DECODE)
@@ -125,7 +123,6 @@ def test_the_worker_page_draws_history_from_memory_and_from_the_store(demo) -> N
     assert len(_figures(_open(at=past_s))) >= 2
 
 
-@pytest.mark.xdist_group("pages_live")
 def test_the_sources_page_says_what_was_asked_and_answered(demo) -> None:
     """Each source of the demo is there with its questions, understood."""
     app = _open("sources")
@@ -138,7 +135,6 @@ def test_the_sources_page_says_what_was_asked_and_answered(demo) -> None:
     assert set(asked[asked["path"] == "/v1/loads"]["status"]) == {"200"}
 
 
-@pytest.mark.xdist_group("pages_live")
 def test_when_the_workers_stop_the_pages_say_so_and_claim_nothing(demo) -> None:
     """Connection refused everywhere: pools go down, bars stay faint with their age, no key figure is made of them."""
     demo.call(demo.served.close())

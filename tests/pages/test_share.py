@@ -118,3 +118,17 @@ def test_the_menu_stands_on_the_page_with_its_files(watch, fleet_of_demo, lang) 
     app = AppTest.from_file("../../app.py", default_timeout=60)
     app.run()
     assert not app.get("download_button")
+
+
+def test_files_of_an_open_menu_are_there_before_they_are_asked_for(watch, fleet_of_demo) -> None:
+    """A closed menu makes no file; an open one has them all, so that no other viewer's tick can take one away."""
+    watch(fleet_of_demo)
+    for is_open in (False, True):
+        app = AppTest.from_file("../../app.py", default_timeout=60)
+        app.session_state["share.popover"] = is_open
+        app.run()
+        assert not app.exception
+        buttons = app.get("download_button")
+        assert len(buttons) == 3
+        assert all(bool(item.proto.url) == is_open for item in buttons)
+        assert all(bool(item.proto.deferred_file_id) != is_open for item in buttons)

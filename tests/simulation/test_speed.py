@@ -19,8 +19,6 @@ from simulation.simulate import POLICIES, SimulationOptions, simulate
 from simulation.state import make_state
 from simulation.traffic import TrafficArrays
 
-pytestmark = pytest.mark.xdist_group("kernel")
-
 
 def fleet(**rules):
     base = PoolSpec(

@@ -1,0 +1,1 @@
+"""All of these share one server and one browser; the package is what ends both before other tests go on."""
