@@ -377,11 +377,6 @@ def enter(place: int, *, again: bool = False) -> None:
 BLANK: Final[dict[str, object]] = {"share": number.ABSENT, "count": HERD_COUNT, "node": number.ABSENT}
 
 
-def place_of(text: str | None) -> int:
-    """Return the step a URL asks for, counted from 0; the first where it asks for none there is."""
-    return next((place for place in range(len(STEPS)) if text == str(place + 1)), 0)
-
-
 def explore(step: Step) -> None:
     """Draw the link to the page that explores a step, where this server has it."""
     t = context.say()

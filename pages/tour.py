@@ -3,7 +3,6 @@
 import streamlit as st
 
 from pages import _context as context
-from pages import _controls as controls
 from pages import _tour_parts as parts
 from pages import _tour_stage as stage
 from pages.figures import number
@@ -12,7 +11,7 @@ t, language = context.say(), context.language()
 context.runtime()
 st.html(stage.STYLE)
 COUNT = len(parts.STEPS)
-place = parts.place_of(controls.kept("step"))
+place = stage.place_now(COUNT)
 step = parts.STEPS[place]
 is_asked_again = bool(st.session_state.pop("tour.again", False))
 parts.enter(place, again=is_asked_again)
@@ -22,8 +21,9 @@ def body() -> None:
     """Draw the step from the fleet of this tick."""
     fleet = context.snapshot()
     if not any(pool.state.is_scored for pool in fleet.pools):
-        reason = "tour.no_fresh" if fleet.pools else "tour.no_pools"
-        parts.head(t(f"tour.title_{step.word}", **parts.BLANK), t(reason))
+        parts.head(t(f"tour.title_{step.word}", **parts.BLANK), t("tour.no_fresh") if fleet.pools else "")
+        if not fleet.pools:
+            context.draw_empty("tour.no_pools")
         return
     step.draw(fleet)
 
@@ -42,8 +42,15 @@ def footer() -> None:
 with st.container(key="tour_stage"):
     context.live_part(body, every_s=1.0)
 with st.container(horizontal=True, vertical_alignment="center", key="tour_bar"):
-    if st.button(t("tour.back"), icon=":material/arrow_back:", shortcut="Left", disabled=place == 0, key="tour.back"):
-        stage.go(place - 1)
+    st.button(
+        t("tour.back"),
+        icon=":material/arrow_back:",
+        help=t("tour.keys"),
+        disabled=place == 0,
+        key="tour.back",
+        on_click=stage.turn,
+        args=(-1,),
+    )
     with st.container(key="tour_where", width="stretch"):
         st.markdown(stage.dots(place, COUNT))
         context.live_part(footer)
@@ -53,11 +60,16 @@ with st.container(horizontal=True, vertical_alignment="center", key="tour_bar"):
     parts.explore(step)
     stage.other_language()
     if st.button(t("tour.leave"), icon=":material/close:", key="tour.leave", type="tertiary"):
-        context.open_page("home")
+        stage.leave("home")
     if place + 1 < COUNT:
-        if st.button(
-            t("tour.next"), icon=":material/arrow_forward:", shortcut="Right", type="primary", key="tour.next"
-        ):
-            stage.go(place + 1)
-    elif st.button(t("tour.finish"), icon=":material/flag:", shortcut="Right", type="primary", key="tour.next"):
-        context.open_page("fleet")
+        st.button(
+            t("tour.next"),
+            icon=":material/arrow_forward:",
+            type="primary",
+            help=t("tour.keys"),
+            key="tour.next",
+            on_click=stage.turn,
+            args=(1,),
+        )
+    elif st.button(t("tour.finish"), icon=":material/flag:", type="primary", key="tour.finish"):
+        stage.leave("fleet")

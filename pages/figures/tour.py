@@ -255,12 +255,34 @@ def _used_past(history: PoolHistory, at_s: float) -> tuple[FloatArray, FloatArra
 
 
 def slope_per_s(history: PoolHistory, at_s: float, window_s: float = 6.0) -> float | None:
-    """Return the least-squares slope of used / usable over the last `window_s`; None with fewer than three samples."""
+    """
+    Return the least-squares slope of used / usable over the last `window_s`, or over the newest three samples where
+    those reach further back (a worker asked every few seconds); None with fewer than three in PAST_S.
+    """
     past_s, used = _used_past(history, at_s)
-    near = past_s >= -window_s
-    if near.sum() < 3 or np.ptp(past_s[near]) <= 0:
+    if len(past_s) < 3:
+        return None
+    near = past_s >= min(-window_s, past_s[-3])
+    if np.ptp(past_s[near]) <= 0:
         return None
     return float(np.polyfit(past_s[near], used[near], 1)[0])
+
+
+def _future(at_s: float, ratio: float, text: str, pool: PoolSnapshot, now: float, color: str, t: Say) -> dict[str, Any]:
+    """Return what is said at the end of a pool's line: where it goes, and what it holds now."""
+    detail = t(
+        "tour.same_detail",
+        running=number.compact(pool.running_count.value, t("common.unknown")),
+        share=number.share(now),
+    )
+    return note(
+        at_s + 0.8,
+        min(max(ratio, 0.06), 1.0),
+        f"<b>{text}<br>{detail}</b>",
+        xanchor="left",
+        align="left",
+        font={"size": SIZE + 1, "color": color},
+    )
 
 
 def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tuple[str, str], t: Say) -> bytes:
@@ -289,6 +311,7 @@ def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tu
         )
         slope = slope_per_s(history, fleet.at_s)
         if slope is None:
+            notes.append(_future(0.0, now, t("tour.same_unknown", pool=name), pool, now, color, t))
             continue
         until = AHEAD_S if slope == 0 else min(AHEAD_S, ((1.0 if slope > 0 else 0.0) - now) / slope)
         end = now + slope * until
@@ -312,21 +335,7 @@ def same_share(fleet: FleetSnapshot, histories: Sequence[PoolHistory], names: tu
             text = t("tour.same_empties", pool=name, after=number.duration(float(round(max(-now / slope, 0.0)))))
         else:
             text = t("tour.same_still", pool=name)
-        detail = t(
-            "tour.same_detail",
-            running=number.compact(pool.running_count.value, t("common.unknown")),
-            share=number.share(now),
-        )
-        notes.append(
-            note(
-                until + 0.8,
-                min(max(end, 0.06), 1.0),
-                f"<b>{text}<br>{detail}</b>",
-                xanchor="left",
-                align="left",
-                font={"size": SIZE + 1, "color": color},
-            )
-        )
+        notes.append(_future(until, end, text, pool, now, color, t))
     lines = [
         {
             "type": "line",

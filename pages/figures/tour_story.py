@@ -131,11 +131,11 @@ def _beside(pool: PoolSnapshot, history: PoolHistory | None, at_s: float, t: Say
     slope = slope_per_s(history, at_s) if history is not None else None
     usable = pool.composition.usable_tokens.value
     lines = [t("tour.node_running", count=number.compact(pool.running_count.value, t("common.unknown")))]
-    if slope is not None and usable:
+    if slope is None or not usable:
+        lines.append(t("tour.node_unknown"))
+    else:
         key = "tour.node_grows" if slope > 0.001 else "tour.node_shrinks" if slope < -0.001 else "tour.node_still"
         lines.append(t(key, rate=number.amount(abs(slope) * usable, "tokens/s")))
-    else:
-        lines.append(t("tour.node_still", rate=""))
     travelling = pool.composition.in_flight_tokens.value
     is_busy = bool(travelling and usable and travelling > 0.02 * usable)
     lines.append(

@@ -8,7 +8,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "leave": ("Leave", "退出"),
     "explore": ("Explore: {page}", "深入查看：{page}"),
     "finish": ("To the fleet", "前往集群"),
-    "keys": ("Arrow keys ← → turn the page.", "按方向键 ← → 翻页。"),
+    "keys": ("→ or Page Down goes on, ← or Page Up goes back.", "→ 或 Page Down 前进，← 或 Page Up 后退。"),
     "plays": (
         "Live on the demo fleet · scenario {scenario} for {elapsed}",
         "演示集群实时画面 · 场景 {scenario}，已 {elapsed}",
@@ -148,6 +148,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "same_full": ("{pool}: full in {after}", "{pool}：{after}后满"),
     "same_empties": ("{pool}: empty in {after}", "{pool}：{after}后空"),
     "same_still": ("{pool}: steady", "{pool}：平稳"),
+    "same_unknown": (
+        "{pool}: too few samples yet to say where it goes",
+        "{pool}：样本太少，尚不能判断走向",
+    ),
     "same_detail": ("{share} used by {running} answers", "{running} 个回答占 {share}"),
     "same_now": ("now", "现在"),
     "same_line": ("full", "满"),
@@ -169,6 +173,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "node_grows": ("▲ grows {rate}", "▲ 增长 {rate}"),
     "node_shrinks": ("▼ empties {rate}", "▼ 释放 {rate}"),
     "node_still": ("▬ steady", "▬ 平稳"),
+    "node_unknown": ("too few samples to say how it moves", "样本太少，尚不知变化"),
     "node_link_busy": ("link busy: {amount} on the way", "链路繁忙：{amount} 在途"),
     "node_link_idle": ("link idle", "链路空闲"),
     "node_alt": ("Two decode pools: what they hold, how they move, their links.", "两个 decode 池：占用、变化与链路。"),

@@ -14,6 +14,7 @@ from collectors.demo_control import DemoControl, DemoControlError, is_loopback
 from demo.scenarios import SCENARIOS
 from pages import _tour_parts as parts
 from pages import _tour_race as racing
+from pages import _tour_stage as stage
 from pages.figures import tour as figures
 from pages.figures import tour_herd as herds
 from pages.figures import tour_story as story
@@ -63,8 +64,8 @@ def test_every_step_is_drawn_from_the_live_fleet(watch, fleet_of_demo, place, la
     place_of_language = 1 if lang == "zh" else 0
     start = catalogue("tour")[f"title_{word}"][place_of_language].split("{")[0][:6]
     assert app.title[0].value.startswith(start)
-    payloads = [json.loads(item.proto.bytes) for item in app.get("bidi_component")]
-    payloads = [payload for payload in payloads if "figure" in payload]
+    sent = [item.proto.bytes for item in app.get("bidi_component")]
+    payloads = [payload for payload in map(json.loads, filter(None, sent)) if "figure" in payload]
     assert payloads or word == "joint"
     for payload in payloads:
         assert payload["age_s"] is not None
@@ -91,11 +92,9 @@ def test_every_step_plays_a_scenario_that_exists_and_links_to_a_page() -> None:
 
 
 def test_next_and_back_turn_the_page_and_the_address(watch, fleet_of_demo) -> None:
-    """The buttons carry the arrow keys; the address says the step; the ends do not lead out of the tour by accident."""
+    """The address says the step; the ends do not lead out of the tour by accident."""
     _watched(watch, fleet_of_demo)
     app = _open(2)
-    keys = {button.key: button.proto.shortcut for button in app.button if button.key in ("tour.next", "tour.back")}
-    assert keys == {"tour.next": "right", "tour.back": "left"}
     app.button(key="tour.next").click().run()
     assert app.query_params["step"] in ("3", ["3"])
     app.button(key="tour.back").click().run()
@@ -104,10 +103,40 @@ def test_next_and_back_turn_the_page_and_the_address(watch, fleet_of_demo) -> No
     assert app.button(key="tour.back").disabled
 
 
+def test_presses_made_while_the_page_turns_all_count(watch, fleet_of_demo, monkeypatch) -> None:
+    """A press whose request carries the address of the step before is a step all the same; keys stop at both ends."""
+    _watched(watch, fleet_of_demo)
+    presses: list[int] = []
+    monkeypatch.setattr(stage, "_pressed", lambda: presses.pop() if presses else 0)
+    app = _open(1)
+    for step in ("2", "3", "4"):
+        presses.append(1)
+        app.query_params["step"] = "1"
+        app.run()
+        assert app.query_params["step"] in (step, [step])
+    app.run()
+    assert app.query_params["step"] in ("4", ["4"])
+    for many, end in ((99, "7"), (-99, "1")):
+        presses.append(many)
+        app.run()
+        assert app.query_params["step"] in (end, [end])
+
+
+def test_after_a_look_at_another_page_the_tour_goes_on_where_it_was(watch, fleet_of_demo) -> None:
+    """Back from the page that explores a step, the address has no step any more: the viewer's own place holds."""
+    _watched(watch, fleet_of_demo)
+    app = _open(3)
+    del app.query_params["step"]
+    app.switch_page("pages/fleet.py").run()
+    app.switch_page("pages/tour.py").run()
+    assert any("Step 3 of 7" in item.value for item in app.markdown)
+    assert app.query_params["step"] in ("3", ["3"])
+
+
 @pytest.mark.parametrize("text", [None, "", "0", "8", "-1", "x", "1e3", "²"])
 def test_an_address_of_no_step_opens_the_first(text) -> None:
     """A mangled link begins the tour."""
-    assert parts.place_of(text) == 0
+    assert stage.place_of(text, len(parts.STEPS)) == 0
 
 
 def test_without_fresh_figures_no_step_makes_one_up(watch, fleet_of_demo) -> None:

@@ -9,7 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from pages._context import parse_instant_s
 from pages._controls import number_of, whole_of
-from pages._tour_parts import STEPS, place_of
+from pages._tour_parts import STEPS
+from pages._tour_stage import place_of
 
 LONG = "1" * 5000
 BAD_INSTANTS = ("nan", "inf", "1e99", "1e12", "-1", "0001-01-01T00:00:00+14:00", "9999-12-31", LONG, "")
@@ -24,7 +25,7 @@ def test_any_text_is_a_number_within_bounds_or_none(text, low, span) -> None:
     whole, real = whole_of(text, (low, low + span)), number_of(text, (low, low + span))
     assert whole is None or low <= whole <= low + span
     assert real is None or low <= real <= low + span
-    assert place_of(text) in range(len(STEPS))
+    assert place_of(text, len(STEPS)) in range(len(STEPS))
     at_s = parse_instant_s(text)
     assert at_s is None or math.isfinite(at_s)
 
