@@ -147,7 +147,9 @@ def _fleet_document(name: str) -> dict[str, Any] | None:
             return tomllib.load(file)
     except FileNotFoundError:
         raise FleetFileError(f"{name}: no such fleet file (or write a shorthand such as 6p2d or 8u)") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise FleetFileError(f"{name}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FleetFileError(f"{name}: {error}") from None
 
 
@@ -165,7 +167,12 @@ def _fleet(args: argparse.Namespace, document: dict[str, Any] | None) -> ReplayF
         )
     if rules:
         raise FleetFileError("--rule goes with a shorthand or a fleet.toml")
-    return fleet_from_snapshot(fleet_from_json(_snapshot_text(args.fleet)), defaults)
+    try:
+        return fleet_from_snapshot(fleet_from_json(_snapshot_text(args.fleet)), defaults)
+    except FleetFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{args.fleet}: {error}") from None
 
 
 def _defaults(args: argparse.Namespace) -> FleetDefaults:

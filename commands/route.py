@@ -205,8 +205,8 @@ def _links(settings: Settings) -> tuple[Link, ...]:
 
 def _fleet(args: argparse.Namespace, settings: Settings) -> FleetSnapshot:
     if args.snapshot:
-        body = sys.stdin.read() if args.snapshot == "-" else Path(args.snapshot).read_text(encoding="utf-8")
-        return fleet_from_json(body)
+        body = sys.stdin.buffer.read() if args.snapshot == "-" else Path(args.snapshot).read_bytes()
+        return _parsed(body, "standard input" if args.snapshot == "-" else args.snapshot)
     if args.store:
         return _from_store(args.store, args.at, settings)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -215,7 +215,14 @@ def _fleet(args: argparse.Namespace, settings: Settings) -> FleetSnapshot:
     url = f"{(args.server or DEFAULT_SERVER).rstrip('/')}/api/snapshot"
     answer = httpx.get(url, params=query, headers=headers, timeout=30.0)
     answer.raise_for_status()
-    return fleet_from_json(answer.text)
+    return _parsed(answer.content, url)
+
+
+def _parsed(body: bytes, where: str) -> FleetSnapshot:
+    try:
+        return fleet_from_json(body)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _from_store(path: str, at_s: float | None, settings: Settings) -> FleetSnapshot:

@@ -105,6 +105,11 @@ async def _export(request: Request) -> Response:
     return Response(body, media_type=wanted.media_type, headers=headers)
 
 
+async def _no_route(request: Request) -> Response:
+    """Say that there is no such route: a program that asks for one must not be given a page."""
+    return _refused(f"no route {request.url.path}; there are /api/health, /api/snapshot, /api/export, /metrics", 404)
+
+
 async def _plotly(_: Request) -> Response:
     """Serve plotly.js out of the installed package; its version is in the path, so it may be kept for good."""
     return FileResponse(
@@ -118,6 +123,8 @@ def routes() -> list[Route]:
         Route("/api/health", _health),
         Route("/api/snapshot", _snapshot),
         Route("/api/export", _export),
+        Route("/api", _no_route),
+        Route("/api/{rest:path}", _no_route),
         Route("/metrics", _metrics),
         Route(f"/{ASSET_PATH}", _plotly),
     ]

@@ -36,6 +36,7 @@ POLICIES: Final = {
 }
 """Built into the kernel. Prefill pools: fewest prompt tokens waiting; decode and unified pools: least ratio held."""
 PROGRESS_PERIOD_S: Final = 60.0
+_SAMPLES_MAX_BYTES: Final = 4 * 2**30
 PLAIN_REQUESTS: Final = 5000
 """Traffic up to here runs plain when the compiled kernel is not at hand (a few seconds against half a minute)."""
 
@@ -228,6 +229,11 @@ def _set_options(state: State, options: SimulationOptions, policy_code: int, las
     if options.sample_period_s > 0:
         gf[lay.V_SAMPLE] = 0.0
         ticks = int(last_arrival_s / options.sample_period_s) + 256
+        if ticks * len(state.pi) * lay.NX * 8 > _SAMPLES_MAX_BYTES:
+            raise ValueError(
+                f"the last request arrives after {last_arrival_s:.3g} s, too late to sample {len(state.pi)} pools every"
+                f" {options.sample_period_s:g} s: cut the traffic or sample less often"
+            )
         state = state._replace(samples=np.zeros((ticks, len(state.pi), lay.NX)))
     return state
 

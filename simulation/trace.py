@@ -202,7 +202,7 @@ def read_trace(
             shown = opening[0][:120]
             raise TraceError(
                 f"no trace format fits row {head[0][0]} ({shown!r}): there are {', '.join(sorted(formats))};"
-                " name one with --format"
+                " say which it is"
             )
         chosen = fitting[0]
     return chosen.read(all_rows(), options)

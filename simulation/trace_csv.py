@@ -53,7 +53,7 @@ def _columns(header: list[str], wanted: tuple[str, ...], optional: tuple[str, ..
         tail = f" (optional and missing too: {', '.join(also)})" if also else ""
         raise TraceError(
             f"row 1: the columns {', '.join(missing)} are missing{tail}; found: {', '.join(header)}."
-            " Add them or name another format with --format"
+            " Add them or name another format"
         )
     return {name: known[name.casefold()] for name in (*wanted, *optional) if name.casefold() in known}
 

@@ -89,25 +89,27 @@ def parse_instant(text: str, now_s: float) -> float:
         ValueError: It is none of these; the text says what may be written.
     """
     word = text.strip()
+    try:
+        at_s = _instant_of(word, now_s)
+        _shown(at_s)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"time: cannot read {text[:40]!r}; write 2026-11-30T14:05:00Z, epoch seconds, an age such as 15min or "
+            "24h, or now"
+        ) from None
+    return at_s
+
+
+def _instant_of(word: str, now_s: float) -> float:
     if word == "now":
         return now_s
     ago = _AGO.match(word)
     if ago:
         return now_s - float(ago["count"]) * _UNIT_S[ago["unit"]]
     try:
-        at_s = float(word)
-        _shown(at_s)
-    except (ValueError, OverflowError, OSError):
-        pass
-    else:
-        return at_s
-    try:
-        moment = datetime.fromisoformat(word)
+        return float(word)
     except ValueError:
-        raise ValueError(
-            f"time: cannot read {text[:40]!r}; write 2026-11-30T14:05:00Z, epoch seconds, an age such as 15min or "
-            "24h, or now"
-        ) from None
+        moment = datetime.fromisoformat(word)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 

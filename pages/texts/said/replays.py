@@ -127,6 +127,13 @@ SAID: tuple[tuple[str, str], ...] = (
     ("tick is {tick}: the run has {count:n} samples", "tick 为 {tick}：该次运行有 {count} 个样本"),
     # simulate, state, report
     (
+        (
+            "the last request arrives after {last} s, too late to sample {count:n} pools every {period} s: cut the "
+            "traffic or sample less often"
+        ),
+        "最后一个请求在 {last} 秒后到达，过晚，无法每 {period} 秒对 {count} 个池采样：请截短流量或降低采样频率",
+    ),
+    (
         "telemetry_age_s is {value}: needs a telemetry_period_s above 0",
         "telemetry_age_s 为 {value}：需要大于 0 的 telemetry_period_s",
     ),

@@ -5,8 +5,8 @@ SAID: tuple[tuple[str, str], ...] = (
     ("the trace is empty: not one line that is not blank", "流量文件为空：没有一行非空"),
     ("no trace format is called {name}: there are {known}", "没有名为 {name} 的流量格式：有 {known}"),
     (
-        "no trace format fits row {row:n} ({shown}): there are {known}; name one with --format",
-        "没有流量格式适合第 {row} 行（{shown}）：有 {known}；请用 --format 指明",
+        "no trace format fits row {row:n} ({shown}): there are {known}; say which it is",
+        "没有流量格式适合第 {row} 行（{shown}）：有 {known}；请指明是哪种",
     ),
     ("no {name:w}", "缺少 {name}"),
     ("no Request tokens", "缺少 Request tokens"),
@@ -109,15 +109,15 @@ SAID: tuple[tuple[str, str], ...] = (
     ("TIMESTAMP has more than nine fractional digits", "TIMESTAMP 的小数多于九位"),
     ("TIMESTAMP is no date and time", "TIMESTAMP 不是日期时间"),
     (
-        "row 1: the columns {names} are missing; found: {found}. Add them or name another format with --format",
-        "第 1 行：缺少列 {names}；现有：{found}。请补上，或用 --format 指明另一格式",
+        "row 1: the columns {names} are missing; found: {found}. Add them or name another format",
+        "第 1 行：缺少列 {names}；现有：{found}。请补上，或指明另一格式",
     ),
     (
         (
             "row 1: the columns {names} are missing (optional and missing too: {also}); found: {found}. Add them or "
-            "name another format with --format"
+            "name another format"
         ),
-        "第 1 行：缺少列 {names}（可选且也缺少：{also}）；现有：{found}。请补上，或用 --format 指明另一格式",
+        "第 1 行：缺少列 {names}（可选且也缺少：{also}）；现有：{found}。请补上，或指明另一格式",
     ),
     ("columns not used: {names}", "未使用的列：{names}"),
     (
