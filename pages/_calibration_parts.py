@@ -89,7 +89,7 @@ def body(learning: Calibrator, name: str, promise: float) -> None:
     if state.problem:
         st.warning(t("calibration.problem", reason=number.markdown(t.said(state.problem))))
     if kind is None:
-        st.info(t("calibration.nothing"))
+        st.warning(t("calibration.gone", kind=number.markdown(name, 80)))
         return
     judged = () if kind.judged is None else kind.judged.summaries()
     _key_figures(state, kind, judged)

@@ -83,6 +83,17 @@ def snapshot_or_none() -> FleetSnapshot | None:
         return None  # the page itself has drawn why.
 
 
+def arrive(word: str) -> None:
+    """Remember at the start of a run which page it is of, so that the page can ask whether the viewer comes anew."""
+    held = st.session_state
+    held["shell.is_new"], held["shell.page"] = held.get("shell.page") != word, word
+
+
+def is_new_here() -> bool:
+    """Say whether the viewer comes from another page, or from outside, with this run."""
+    return bool(st.session_state.get("shell.is_new", True))
+
+
 def past_at_s() -> float | None:
     """Return the past instant the viewer asked for (epoch seconds), or None for now."""
     text = controls.kept("at")
@@ -260,6 +271,15 @@ def _draw_no_fleet() -> NoReturn:
     st.write(t("common.no_fleet"))
     st.code("make demo\nkvscope demo --serve\nkvscope serve --fleet fleet.toml", language="bash")
     st.stop()
+
+
+def draw_empty(key: str) -> None:
+    """Draw why there is no pool to show: the text of `key` now, that nothing was stored at a past instant."""
+    t = say()
+    if past_at_s() is None:
+        st.info(t(key))
+    else:
+        st.info(t("common.past_empty", first=number.instant(first_stored_at_s(), t("common.unknown"))))
 
 
 def read_failed(error: Exception) -> None:

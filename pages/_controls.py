@@ -86,14 +86,21 @@ def segments(
     return chosen
 
 
-def select(param: str, label: str, options: Sequence[str], language: str, width: int = 280) -> str:
+def select(
+    param: str,
+    label: str,
+    options: Sequence[str],
+    language: str,
+    width: int = 280,
+    show: Callable[[str], str] = str,
+) -> str:
     """Draw one choice of many; a value in the URL that is not among them is offered all the same, so it can be said."""
     key = _key(param, language)
     default = options[0]
     _adopt(param, key, lambda raw: raw[0] or None, default)
     current = st.session_state[key]
     offered = list(options) if current in options else [current, *options]
-    chosen = str(st.selectbox(label, offered, key=key, width=width))
+    chosen = str(st.selectbox(label, offered, format_func=show, key=key, width=width))
     # Always in the URL: what comes first today may not be the first tomorrow.
     _publish(param, chosen, [chosen], None)
     return chosen

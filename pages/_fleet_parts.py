@@ -39,7 +39,7 @@ def states(fleet: FleetSnapshot) -> bool:
     silent = _silent(fleet)
     if not fleet.pools:
         if context.past_at_s() is not None:
-            st.info(t("common.past_empty", first=number.instant(context.first_stored_at_s(), t("common.unknown"))))
+            context.draw_empty("common.no_workers")
         elif not silent:
             st.info(t("common.no_workers"))
         elif all(state is SourceState.NOTHING_YET for _, state in silent):
@@ -169,7 +169,8 @@ def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:
                 st.markdown(line)
     widgets.findings(
         [("", finding) for finding in fleet.findings]
-        + [(pool.pool_id, finding) for pool in pools for finding in pool.findings]
+        + [(pool.pool_id, finding) for pool in pools for finding in pool.findings],
+        is_calm=not said,
     )
 
 

@@ -323,6 +323,9 @@ def kept(language: str) -> dict[str, dict[str, Any]]:
             for name in held:
                 jobs.drop(context.runtime().store, name)
             st.rerun()
+    gone = [name for name in chosen if name not in records]
+    if gone:
+        st.warning(t("replay.kept_gone", names=", ".join(number.markdown(name, 60) for name in gone)))
     if not records:
         st.caption(t("replay.kept_none"))
     return {name: dict(records[name].summary) for name in chosen if name in records}

@@ -22,8 +22,8 @@ from scoring.chain_views import backpressure
 from scoring.chain_views import death as inherited
 from scoring.model import Severity
 
-GRAVEST: Final = "·"
-"""The choice of whichever pool stands gravest."""
+GRAVEST: Final = "gravest"
+"""The choice of whichever pool stands gravest; no pool is named so, their names end in a rank."""
 RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h": 86400.0}
 SILENCES_S: Final = {"15m": 900.0, "1h": 3600.0, "8h": 28800.0, "3d": 259200.0}
 _PAST_ALERTS_S: Final = 3600.0
@@ -65,23 +65,28 @@ def key_figures(view: reads.View) -> None:
     ]
     soonest = min(timed, key=lambda item: (item[0], item[1].pool_id), default=None)
     danger = [row for row in rows if all(sign is True for sign in row.danger)]
+    # Who sees nothing cannot say that all is well, or that nobody fills up.
+    is_seen = len(blind) < len(rows)
+    is_timed = any(row.exhaustion for row in rows)
+    is_judged = any(None not in row.danger for row in rows)
+    calm = "saturation.stage_healthy" if not blind else "saturation.seen_well"
     risky = max((row.retraction_probability for row in rows if row.retraction_probability is not None), default=None)
     spots = st.columns(6, gap="small")
     names = ("lit", "alarm", "risk", "soonest", "danger", "blind")
     values = (
-        t("saturation.n_of", count=len(lit), all=len(rows)),
-        str(len(on)),
+        t("saturation.n_of", count=len(lit), all=len(rows)) if is_seen else unknown,
+        str(len(on)) if is_seen or on else unknown,
         number.share(risky, absent=unknown),
-        number.duration(soonest[0]) if soonest else t("saturation.nobody"),
-        str(len(danger)),
+        number.duration(soonest[0]) if soonest else t("saturation.nobody") if is_timed else unknown,
+        str(len(danger)) if is_judged else unknown,
         str(len(blind)),
     )
     details = (
-        figures.stage_name(max((row.stage for row in lit), default=Stage.HEALTHY), t),
-        ", ".join(safe(row.pool_id) for row in on[:2]) or t("common.none"),
+        figures.stage_name(max(row.stage for row in lit), t) if lit else t(calm) if is_seen else unknown,
+        ", ".join(safe(row.pool_id) for row in on[:2]) or (t("common.none") if is_seen else unknown),
         t("saturation.risk_detail"),
-        safe(soonest[1].pool_id) if soonest else t("common.none"),
-        ", ".join(safe(row.pool_id) for row in danger[:2]) or t("common.none"),
+        safe(soonest[1].pool_id) if soonest else t("common.none") if is_timed else unknown,
+        ", ".join(safe(row.pool_id) for row in danger[:2]) or (t("common.none") if is_judged else unknown),
         ", ".join(safe(row.pool_id) for row in blind[:2]) or t("common.none"),
     )
     for spot, name, value, detail in zip(spots, names, values, details, strict=True):
@@ -98,7 +103,9 @@ def alerts(view: reads.View) -> None:
         st.error(t("saturation.rule_problem", problem=number.markdown(t.said(problem))))
     standing = running.standing()
     if not standing:
-        st.caption(f":material/check_circle: {t('saturation.no_alerts')} {_telling(running)}")
+        is_seen = any(row.stage is not Stage.CANNOT_SEE for row in view.rows)
+        quiet = f":material/check_circle: {t('saturation.no_alerts')}" if is_seen else t("saturation.no_alerts_blind")
+        st.caption(f"{quiet} {_telling(running)}")
         return
     groups: dict[tuple[str, bool], list[Standing]] = {}
     for each in standing:
@@ -220,7 +227,10 @@ def ranking(view: reads.View) -> None:
     t = context.say()
     payload = figures.ranking(view.rows, _frame(view))
     if payload is None:
-        st.caption(f":material/check_circle: {t('saturation.nobody_fills')}")
+        is_timed = any(row.exhaustion for row in view.rows)
+        st.caption(
+            f":material/check_circle: {t('saturation.nobody_fills')}" if is_timed else t("saturation.fills_unknown")
+        )
         return
     clicked = context.draw(payload, key="saturation.ranking")
     if clicked:
@@ -296,6 +306,9 @@ def death(view: reads.View, worker: str) -> None:
     """Draw what a node's death leaves to the others."""
     t = context.say()
     st.subheader(t("saturation.death", worker=safe(worker)), anchor=False)
+    if all(pool.worker_id != worker for pool in view.fleet.pools):
+        st.warning(t("saturation.no_worker", worker=safe(worker)))
+        return
     scored = tuple(pool for pool in view.fleet.pools if pool.state.is_scored or pool.worker_id == worker)
     found = inherited(dataclasses.replace(view.fleet, pools=scored), view.reserves, worker)
     if not any(each.after_tokens is not None for each in found.values()):

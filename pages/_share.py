@@ -5,6 +5,7 @@ Taking a view along: a link that reproduces it, its values as CSV and Parquet, i
 viewer has on screen is kept in that viewer's session: references to figures that are shared between viewers anyway.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -88,7 +89,10 @@ def draw(t: Say, language: str, fleet: FleetSnapshot | None, *, is_front: bool) 
     word = str(st.session_state.get(_PAGE, ""))
     query = {name: st.query_params.get_all(name) for name in st.query_params}
     shown = query.get("at", [""])[0]
-    with st.popover(t("share.title"), icon=":material/share:", width="stretch", key="share.popover", on_change="rerun"):
+    menu = st.popover(
+        t("share.title"), icon=":material/share:", width="stretch", key="share.popover", on_change="rerun"
+    )
+    with menu:
         at_s = None if fleet is None else fleet.at_s
         pinned = link(word, is_front, at_s, query)
         if not shown:
@@ -107,9 +111,10 @@ def draw(t: Say, language: str, fleet: FleetSnapshot | None, *, is_front: bool) 
             at=number.instant(at_s),
             language=language,
         )
-        # Made when asked for, of what is on screen then.
+        # Made when the menu opens, of the instant its link names. A file made at the click belongs to no viewer, and
+        # Streamlit sweeps it at the second end of any viewer's tick: on a watched server, before it is fetched.
         held = st.session_state
-        for kind, mime, build in (
+        builds: tuple[tuple[str, str, Callable[[], bytes]], ...] = (
             ("csv", "text/csv", lambda: figures.csv_bytes(figures.rows(dict(held.get(_DRAWN, {}))))),
             (
                 "parquet",
@@ -117,10 +122,11 @@ def draw(t: Say, language: str, fleet: FleetSnapshot | None, *, is_front: bool) 
                 lambda: figures.parquet_bytes(figures.rows(dict(held.get(_DRAWN, {})))),
             ),
             ("html", "text/html", lambda: figures.page_html(page, dict(held.get(_DRAWN, {})), fleet, t)),
-        ):
+        )
+        for kind, mime, build in builds:
             st.download_button(
                 t(f"share.{kind}"),
-                build,
+                build() if menu.open else build,
                 file_name=f"{name}.{kind}",
                 mime=mime,
                 key=f"share.{kind}",

@@ -16,7 +16,7 @@ from pages.texts import LANGUAGES, speaker
 
 _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 3rem; }
-[data-testid="stMetricValue"] { font-size: 1.7rem; }
+[data-testid="stMetricValue"] { font-size: clamp(1.05rem, 1.45vw, 1.7rem); }
 [data-testid="stMetricLabel"] p { font-weight: 600; }
 h1 { padding: 0 0 0.25rem; }
 </style>"""
@@ -68,7 +68,9 @@ def render(pages: Sequence[tuple[str, str]]) -> None:
         st.info(t(word, at=number.instant(at_s)), icon=":material/history:")
     # The front page's own path is empty.
     is_front = not chosen.url_path
-    share.begin(chosen.url_path or pages[0][0])
+    word = chosen.url_path or pages[0][0]
+    context.arrive(word)
+    share.begin(word)
     chosen.run()
     with st.sidebar:
         share.draw(context.say(), context.language(), context.snapshot_or_none(), is_front=is_front)

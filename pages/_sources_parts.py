@@ -94,7 +94,7 @@ def one(name: str, fleet: FleetSnapshot) -> None:
     t, language, now_s = context.say(), context.language(), time.time()
     view = next((item for item in context.runtime().sources() if item.worker_id == name), None)
     if view is None:
-        st.warning(t("worker.gone", pool=number.markdown(name, 80)))
+        st.warning(t("sources.gone", source=number.markdown(name, 80)))
         return
     state = view.state or SourceState.NOTHING_YET
     sign = terms.STATES[state.value][0]

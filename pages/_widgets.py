@@ -23,8 +23,12 @@ def key_figure(title: str, value: str, detail: str, help_: str) -> None:
         st.caption(detail)
 
 
-def findings(found: Sequence[tuple[str, Finding]], most: int = 4) -> None:
-    """Draw findings, gravest first, as (what it is about, finding); one line a code, all that share it named."""
+def findings(found: Sequence[tuple[str, Finding]], most: int = 4, *, is_calm: bool = True) -> None:
+    """
+    Draw findings, gravest first, as (what it is about, finding); one line a code, all that share it named.
+
+    `is_calm`: where there are none, say so; False where something else is wrong already.
+    """
     t = context.say()
     by_code: dict[str, list[tuple[str, Finding]]] = {}
     for about, finding in sorted(found, key=lambda item: (_RANK[item[1].severity], item[1].code, item[0])):
@@ -36,6 +40,8 @@ def findings(found: Sequence[tuple[str, Finding]], most: int = 4) -> None:
         more = f" +{len(group) - 6}" if len(group) > 6 else ""
         badge = f":{_COLORS[finding.severity]}[{_SIGNS[finding.severity]} **{number.markdown(code, 60)}**]"
         lines.append(f"{badge} {names}{more}: {number.markdown(t.said(finding.text))}")
+    if not lines and not is_calm:
+        return
     if not lines:
         st.caption(f":material/check_circle: {t('fleet.findings_none')}")
         return

@@ -13,7 +13,7 @@ from pages.figures import fleet as fleet_figures
 from pages.figures import number, worker_table
 from pages.figures import worker as figures
 from pages.figures.terms import PROVENANCE, STATES
-from scoring.model import Figure, PoolSnapshot, SourceState
+from scoring.model import Figure, PoolSnapshot, Role, SourceState
 
 RANGES_S: Final = {"5m": 300.0, "15m": 900.0, "1h": 3600.0, "6h": 21600.0, "24h": 86400.0, "7d": 604800.0}
 _POLLS_S: Final = 300.0
@@ -70,10 +70,10 @@ def _figure(title: str, figure: Figure, unit: str, detail: str) -> None:
 
 
 def key_figures(pool: PoolSnapshot) -> None:
-    """Draw the seven numbers on top; the sign behind a name says how the figure came to be, hovering says from what."""
+    """Draw the numbers on top; the sign behind a name says how the figure came to be, hovering says from what."""
     t, composition, rates = context.say(), pool.composition, pool.rates
     unknown = t("common.unknown")
-    spots = st.columns(7, gap="small")
+    spots = st.columns(6 if pool.role is Role.DECODE else 7, gap="small")
     share = fleet_figures.committed_ratio(pool)
     with spots[0]:
         widgets.key_figure(
@@ -109,6 +109,8 @@ def key_figures(pool: PoolSnapshot) -> None:
     with spots[5]:
         batch = number.compact(rates.mean_batch_count.value, unknown)
         _figure(t("worker.step"), rates.step_time_s, "s", t("worker.step_detail", batch=batch))
+    if pool.role is Role.DECODE:
+        return
     with spots[6]:
         speed = number.amount(rates.prefill_tokens_per_s.value, "tokens/s", absent=unknown)
         _figure(t("worker.duty"), rates.prefill_duty_ratio, "share", t("worker.duty_detail", rate=speed))
@@ -169,13 +171,14 @@ def over_time(pool: PoolSnapshot, span: str, unit: str) -> None:
         title = t("worker.step_time")
         payload = figures.single(history.at_s, step, window, title=title, word="step_time", unit="s")
         _drawn(payload, "worker.step_time", t("worker.step_absent"))
-    with left:
-        st.subheader(t("worker.prefill_duty"), anchor=False)
-        duty = worker_table.ratio_of_rises(history, "prefill_busy_s_total", None)
-        title = t("worker.prefill_duty")
-        payload = figures.single(history.at_s, duty, window, title=title, word="prefill_duty", unit="share")
-        _drawn(payload, "worker.prefill_duty", t("worker.duty_absent"))
-    with right:
+    if pool.role is not Role.DECODE:
+        with left:
+            st.subheader(t("worker.prefill_duty"), anchor=False)
+            duty = worker_table.ratio_of_rises(history, "prefill_busy_s_total", None)
+            title = t("worker.prefill_duty")
+            payload = figures.single(history.at_s, duty, window, title=title, word="prefill_duty", unit="share")
+            _drawn(payload, "worker.prefill_duty", t("worker.duty_absent"))
+    with left if pool.role is Role.DECODE else right:
         st.subheader(t("worker.batch"), anchor=False)
         batch = worker_table.ratio_of_rises(history, "decode_batch_sum_total", "decode_steps_total")
         title = t("worker.batch")

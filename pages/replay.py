@@ -22,9 +22,11 @@ if st.button(t("replay.start"), type="primary", icon=":material/play_arrow:", di
     st.session_state.pop("replay.moment", None)
     st.session_state.pop("replay.files", None)
     try:
-        work = jobs.start(viewer, asked.order())
+        jobs.start(viewer, asked.order())
     except (form.NotReadyError, jobs.BusyError) as error:
         st.warning(t.said(error))
+    else:
+        st.rerun()  # So that the button above knows of it.
 st.caption(t("replay.link"))
 
 if work is not None and work.state == "running":

@@ -15,10 +15,16 @@ st.caption(t("saturation.lead"))
 
 known = [pool.pool_id for pool in context.snapshot().pools]
 if not known:
-    st.info(t("saturation.no_pools"))
+    context.draw_empty("saturation.no_pools")
     st.stop()
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    chosen = controls.select("pool", t("saturation.pool"), [parts.GRAVEST, *known], language)
+    chosen = controls.select(
+        "pool",
+        t("saturation.pool"),
+        [parts.GRAVEST, *known],
+        language,
+        show=lambda name: t("saturation.gravest") if name == parts.GRAVEST else name,
+    )
     span = controls.segments(
         "range",
         t("saturation.range"),

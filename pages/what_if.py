@@ -20,24 +20,28 @@ asked = form.draw(language)
 drawing = {"fleet": context.snapshot()}
 
 
-def asking() -> tuple[Question, InUse] | None:
-    """Return the form's question on the fleet of this tick, and what calibration gives it; None, drawn why, where there
-    is nothing to ask."""
+def asking(*, is_first: bool = False) -> tuple[Question, InUse] | None:
+    """
+    Return the form's question on the fleet of this tick, and what calibration gives it; None where there is nothing to
+    ask. `is_first`: this part of the page draws why.
+    """
     fleet = drawing.get("fleet") or context.snapshot()
     if not fleet.pools:
-        st.info(t("what_if.no_pools"))
+        if is_first:
+            context.draw_empty("what_if.no_pools")
         return None
     try:
         known = form.given(asked, fleet)
         return form.question(asked, fleet, known), known
     except ValueError as error:
-        st.error(t("what_if.bad_request", reason=number.markdown(t.said(error))))
+        if is_first:
+            st.error(t("what_if.bad_request", reason=number.markdown(t.said(error))))
         return None
 
 
 def choice() -> None:
     """Draw the choice and every pair's score."""
-    found = asking()
+    found = asking(is_first=True)
     if found is None:
         return
     question, _ = found

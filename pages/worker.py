@@ -13,7 +13,7 @@ st.title(t("worker.title"))
 
 known = [pool.pool_id for pool in context.snapshot().pools]
 if not known:
-    st.info(t("worker.no_pools"))
+    context.draw_empty("worker.no_pools")
     st.stop()
 with st.container(horizontal=True, vertical_alignment="bottom"):
     chosen = controls.select("pool", t("worker.pool"), known, language)

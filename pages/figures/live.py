@@ -104,13 +104,19 @@ function library() {
   return window.__kvscopePlotly;
 }
 
+// Each figure asks twice a second, and there are two or three papers in a life.
+const papers = {};
+
 function theme(element) {
-  const probe = document.createElement('canvas').getContext('2d');
-  probe.fillStyle = '#ffffff';
-  probe.fillStyle = getComputedStyle(element).getPropertyValue('--st-background-color').trim() || '#ffffff';
-  const hue = probe.fillStyle;
-  const part = (i) => parseInt(hue.slice(1 + 2 * i, 3 + 2 * i), 16);
-  return (0.299 * part(0) + 0.587 * part(1) + 0.114 * part(2)) < 128 ? 'dark' : 'light';
+  const paper = getComputedStyle(element).getPropertyValue('--st-background-color').trim() || '#ffffff';
+  if (!papers[paper]) {
+    const probe = document.createElement('canvas').getContext('2d');
+    probe.fillStyle = '#ffffff';
+    probe.fillStyle = paper;
+    const part = (i) => parseInt(probe.fillStyle.slice(1 + 2 * i, 3 + 2 * i), 16);
+    papers[paper] = (0.299 * part(0) + 0.587 * part(1) + 0.114 * part(2)) < 128 ? 'dark' : 'light';
+  }
+  return papers[paper];
 }
 
 function hue(text, colors) {
@@ -156,20 +162,25 @@ function note(box) {
 async function react(box) {
   const state = box.__kv;
   const plot = box.querySelector('.kv-plot');
-  const mode = theme(box);
-  state.theme = mode;
-  const colors = PALETTE[mode];
-  const figure = paint(state.payload.figure, colors, false);
-  plot.style.minHeight = (figure.layout.height || 200) + 'px';
+  const size = () => `${plot.offsetWidth} ${plot.offsetHeight}`;
+  state.theme = theme(box);
+  plot.style.minHeight = (state.payload.figure.layout.height || 200) + 'px';
   plot.setAttribute('role', 'img');
   plot.setAttribute('aria-label', state.payload.alt);
+  // Ticks that come while plotly.js loads are one drawing, of the newest.
+  if (state.isLoading) return;
+  state.isLoading = true;
   try {
-    const Plotly = await library();
+    const Plotly = await library().finally(() => { state.isLoading = false; });
     if (!plot.isConnected) return;
-    await Plotly.react(plot, figure.data, figure.layout, {
+    const { figure, filename } = state.payload;
+    state.theme = theme(box);
+    const painted = paint(figure, PALETTE[state.theme], false);
+    if (!state.bound) state.size = size();
+    await Plotly.react(plot, painted.data, painted.layout, {
       responsive: true, displaylogo: false, plotlyServerURL: '', showLink: false, showSendToCloud: false,
       modeBarButtonsToRemove: ['sendChartToCloud', 'sendDataToCloud', 'lasso2d', 'select2d', 'autoScale2d'],
-      toImageButtonOptions: { filename: state.payload.filename, scale: 2 },
+      toImageButtonOptions: { filename, scale: 2 },
     });
     plot.dataset.ticks = String((Number(plot.dataset.ticks) || 0) + 1);
     if (!state.bound) {
@@ -186,7 +197,12 @@ async function react(box) {
         const ids = points.map((p) => (Array.isArray(p.customdata) ? p.customdata[0] : p.customdata));
         state.hooks.setStateValue('selected', ids.slice(0, 1000));
       });
-      state.sizes = new ResizeObserver(() => { if (plot.isConnected && plot.offsetWidth) Plotly.Plots.resize(plot); });
+      // The first call comes at once, mostly for the size that was drawn: then there is nothing to draw again.
+      state.sizes = new ResizeObserver(() => {
+        if (!plot.isConnected || !plot.offsetWidth || size() === state.size) return;
+        state.size = size();
+        Plotly.Plots.resize(plot);
+      });
       state.sizes.observe(box);
     }
   } catch (error) {

@@ -8,6 +8,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "kind": ("Kind of worker", "节点种类"),
     "promise": ("SLO kept", "SLO 达成比例"),
+    "gone": ("No kind of worker {kind} is known here.", "此处没有已知的工作节点种类 {kind}。"),
     "nothing": (
         "No worker has reported counters yet. Fits begin with the second answer of each worker.",
         "尚无节点报告计数器。每个节点的第二次应答起开始拟合。",

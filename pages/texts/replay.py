@@ -226,6 +226,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "keep_failed": ("It could not be kept: {reason}", "无法保留：{reason}"),
     "keep_need_name": ("Give the run a name first.", "请先给运行命名。"),
     "kept_title": ("Kept runs", "已保留的运行"),
+    "kept_gone": ("No run of this name is kept: {names}.", "没有保留此名称的运行：{names}。"),
     "kept_none": ("No run is kept yet.", "还没有保留的运行。"),
     "kept_choose": ("Show or compare", "查看或比较"),
     "kept_placeholder": ("kept runs", "已保留的运行"),

@@ -10,7 +10,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "接近满载时，每个反应都会制造新的工作。高占用本身不是征兆；长时间高承诺、快速增长、几乎无可回收，才是。",
     ),
     "no_pools": ("No pool has answered yet, so no chain can be drawn.", "还没有池应答，无法绘制链条。"),
-    "pool": ("Pool (· is the gravest)", "池（· 为最严重者）"),
+    "pool": ("Pool", "池"),
+    "gravest": ("the gravest", "最严重者"),
     "gone": ("Pool {pool} is not in this fleet at this instant.", "此时刻集群中没有池 {pool}。"),
     "range": ("Strip", "时间范围"),
     "range_5m": ("5 min", "5 分钟"),
@@ -56,8 +57,13 @@ TEXTS: dict[str, tuple[str, str]] = {
         "没有可判断数据的池。缺失数据不会引发其他警报。",
     ),
     "n_of": ("{count} of {all}", "{count} / {all}"),
+    "seen_well": ("well, as far as seen", "所见均正常"),
     "nobody": ("nobody", "无"),
     "no_alerts": ("No alert fires.", "没有警报。"),
+    "no_alerts_blind": (
+        "No alert fires, for nothing can be judged.",
+        "没有警报，因为没有可判断的数据。",
+    ),
     "no_receiver": (
         "Nobody is told: the fleet file names neither a webhook nor an Alertmanager.",
         "无人接收：集群文件未指定 webhook 或 Alertmanager。",
@@ -111,6 +117,14 @@ TEXTS: dict[str, tuple[str, str]] = {
         "预计 {expected}（80 %：{low} 至 {high}）<br>30 秒内耗尽：{probability}<br>25 秒内撤回：{retraction}",
     ),
     "nobody_fills": ("No pool fills at its present drift.", "按当前漂移没有池会填满。"),
+    "fills_unknown": (
+        "No pool's drift is known, so none can be ranked.",
+        "没有池的漂移已知，无法排序。",
+    ),
+    "no_worker": (
+        "No worker {worker} is in this fleet at this instant.",
+        "此时刻集群中没有工作节点 {worker}。",
+    ),
     "phase_of": ("Where {pool} has been in five minutes", "{pool} 五分钟内的轨迹"),
     "phase_alt": (
         "Committed share of {pool} against its queue and its step time",

@@ -104,6 +104,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "block": ("block size", "块大小"),
     "memory": ("bytes per token", "每 token 字节数"),
     "facts": ("What it says of its configuration", "它自述的配置"),
+    "gone": ("No source {source} is asked here.", "此处没有被询问的来源 {source}。"),
     "facts_none": ("It says nothing of its configuration.", "没有配置信息。"),
     "findings": ("What was noticed about its answers", "对其应答的发现"),
     "vanished": ("No list has named it since {at}.", "自 {at} 起没有任何列表提到它。"),

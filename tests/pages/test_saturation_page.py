@@ -195,7 +195,7 @@ def test_what_cannot_be_seen_is_unknown_and_never_zero(watched: Watched) -> None
     values = _metrics(app)
     assert values["Cannot see"] == "2"
     assert values["Highest risk"] == "unknown"
-    assert values["On the chain"] == "0 of 2"
+    assert values["On the chain"] == "unknown"
 
 
 def test_the_past_is_read_from_the_store(watched: Watched) -> None:
