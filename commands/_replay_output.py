@@ -38,7 +38,8 @@ def print_tables(body: dict[str, Any]) -> None:
             f"{found['retraction_count']:,}",
         ]
         print(f"{name:<{width}}" + "".join(f"{cell:>10}" for cell in cells))
-    print(f"\nagainst {body['baseline']} (difference, 95 % interval of a paired bootstrap):")
+    if any(found["differences"] for found in body["policies"].values()):
+        print(f"\nagainst {body['baseline']} (difference, 95 % interval of a paired bootstrap):")
     for name, found in body["policies"].items():
         rows = found["differences"]
         if rows:

@@ -27,7 +27,7 @@ from scoring.quantile_table import quantile_table
 from simulation.trace import TraceError, read_trace
 from simulation.trace_formats import FORMATS
 
-HELP = "service times learnt from a store's counters, with intervals, errors held out and versions"
+HELP = "Service times learnt from a store's counters, with intervals, errors held out and versions."
 EXIT_DONE, EXIT_NOTHING, EXIT_NOT_READ = 0, 1, 2
 LOCK_WAIT_S: Final = 1.0
 

@@ -49,7 +49,7 @@ from scoring.model import (
 )
 from scoring.snapshot import JudgeSettings, judge_fleet
 
-HELP = "one look at a worker: what it reports, how each figure is known, what is wrong"
+HELP = "One look at a worker: what it reports, how each figure is known, what is wrong."
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 INTERVAL_S: Final = 1.0

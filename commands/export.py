@@ -17,7 +17,7 @@ from collectors.errors import KvscopeError, StoreError, StoreLockedError
 from collectors.store import EXPORT_TABLES, FORMATS, ExportRequest, open_store, parse_export_query
 from commands import refuse
 
-HELP = "write a stretch of time out of a store to a Parquet or CSV file"
+HELP = "Write a stretch of time out of a store to a Parquet or CSV file."
 EXIT_FAILED = 1
 EXIT_NOT_REACHED = 2
 LOCK_WAIT_S = 1.0

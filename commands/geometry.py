@@ -13,7 +13,7 @@ from typing import Any
 
 from scoring.geometry import MODELS, GeometryError, KvGeometry, capacity_tokens, config_named, kv_geometry
 
-HELP = "KV bytes per token of a model, from its config.json or by name, and what a GPU's memory holds"
+HELP = "KV bytes per token of a model, from its config.json or by name, and what a GPU's memory holds."
 EXIT_BAD_INPUT = 3
 MOST_BYTES = 16 * 1024 * 1024
 """A config.json is a few kilobytes; a file beyond this is something else."""
@@ -38,20 +38,17 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(MODELS))
         return 0
+    if args.model is None:
+        print("kvscope geometry: name a model or the path of a config.json (--list shows the names)", file=sys.stderr)
+        return EXIT_BAD_INPUT
     try:
-        if args.model is None:
-            raise ValueError("name a model or the path of a config.json (--list shows the names)")
         geometry = kv_geometry(_config(args.model), args.kv_dtype, args.tp, dcp=args.dcp)
         figures = _figures(geometry, args)
     except (ValueError, OSError) as error:
-        print(f"kvscope geometry: {_shown(args.model)}: {error}", file=sys.stderr)
+        print(f"kvscope geometry: {args.model[:200]}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     print(json.dumps(figures, indent=2) if args.json else _as_text(figures))
     return 0
-
-
-def _shown(model: str | None) -> str:
-    return (model or "(nothing)")[:200]
 
 
 def _config(model: str) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ from simulation.trace_formats import FORMATS
 from simulation.traffic import TrafficArrays
 from simulation.workload_shape import Shaping, is_synthetic, shape, synthetic_trace, tenant_names
 
-HELP = "replay traffic under several policies and compare them"
+HELP = "Replay traffic under several policies and compare them."
 EXIT_FAILED = 1
 
 

@@ -31,7 +31,7 @@ from scoring.policy.settings import DECIDERS, FALLBACKS, PICKS
 from scoring.slo import SLO_CLASSES
 from scoring.snapshot import JudgeSettings, fleet_from_json, judge_fleet
 
-HELP = "where a request should go on a fleet, by any policy, with every term and every rejection"
+HELP = "Where a request should go on a fleet, by any policy, with every term and every rejection."
 EXIT_CHOSEN, EXIT_REFUSED, EXIT_NOT_READ = 0, 1, 2
 LOCK_WAIT_S: Final = 1.0
 TOKEN_VARIABLE: Final = "KVSCOPE_TOKEN"  # noqa: S105 # the name of a variable, not a token

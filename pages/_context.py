@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeVar
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from collectors import runtime as collector
 from collectors.errors import KvscopeError, SettingsError
@@ -245,6 +246,11 @@ def _heard() -> None:
 
 def open_page(word: str, **query: str) -> NoReturn:
     """Go to page `word` with these URL parameters; the viewer's other choices (language, unit, instant) come along."""
+    ctx = get_script_run_ctx()
+    if ctx is not None:
+        # A part of this page that asks to be drawn again while the next page runs would be run after it as this page,
+        # and the browser, told two pages, would take the next one's parts away and stand empty.
+        ctx.fragment_storage.clear()
     st.switch_page(f"pages/{word}.py", query_params=query)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.testing.v1 import AppTest
 
 from collectors.errors import SettingsError, StoreLockedError
@@ -249,3 +250,31 @@ def test_workers_that_never_answered_are_named_and_nothing_is_a_number(watch, ma
     assert "–" not in said
     assert [metric.value for metric in app.metric][1] == "unknown"
     assert [metric.value for metric in app.metric][4:] == ["unknown", "unknown"]
+
+
+def test_no_part_of_a_page_is_drawn_after_it_was_left(monkeypatch) -> None:
+    """Whoever leaves takes the page's live parts along: a request for one of them finds nothing to run."""
+
+    def page() -> None:
+        import streamlit as st
+        from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+        from pages import _context as context
+
+        st.fragment(lambda: st.text("part"), run_every=1.0)()
+        st.session_state["parts"] = len(get_script_run_ctx().fragment_storage._fragments)
+        if st.button("leave"):
+            context.open_page("fleet")
+
+    kept: list[int] = []
+
+    def leaving(*args: object, **kwargs: object) -> None:
+        ctx = get_script_run_ctx()
+        assert ctx is not None
+        kept.append(len(ctx.fragment_storage._fragments))
+
+    monkeypatch.setattr("streamlit.switch_page", leaving)
+    app = AppTest.from_function(page).run()
+    assert app.session_state["parts"] == 1
+    app.button[0].click().run()
+    assert kept == [0]
