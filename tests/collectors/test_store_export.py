@@ -115,7 +115,7 @@ def test_words_for_times() -> None:
         ("1790000000.5", T0_S + 0.5),
     ):
         assert parse_instant(text, now_s) == at_s, text
-    for text in ("yesterday", "", "nan", "inf", "1e300", "2026-13-01", "5 parsecs"):
+    for text in ("yesterday", "", "nan", "inf", "1e300", "2026-13-01", "5 parsecs", "99999999h"):
         with pytest.raises(ValueError, match="write 2026"):
             parse_instant(text, now_s)
 

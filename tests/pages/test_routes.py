@@ -130,6 +130,15 @@ def test_export_gives_a_file_and_refuses_nonsense(sites, idle) -> None:
         assert answer.json()["error"]
 
 
+@pytest.mark.parametrize("path", ["/api/", "/api/snapshots", "/api/export/x"])
+def test_an_address_that_is_none_is_said_in_json(sites, watch, path) -> None:
+    """Whoever calls by program never gets a page."""
+    watch(None)
+    answer = sites(None).http.get(path)
+    assert answer.status_code == 404
+    assert "/api/snapshot" in answer.json()["error"]
+
+
 def test_our_metrics_parse_and_count(sites, idle) -> None:
     """The exposition is valid for Prometheus's own parser, and no name is given twice."""
     text = sites().http.get("/metrics").text

@@ -167,6 +167,14 @@ def test_looking_changes_nothing():
         np.testing.assert_array_equal(getattr(seldom.requests, name), getattr(often.requests, name))
 
 
+def test_a_clock_too_long_to_sample_is_refused_before_memory_is_taken():
+    """One request a hundred years late is a mistaken unit: the error names the instant and both ways out."""
+    traffic = mixed_traffic()
+    late = replace(traffic, arrival_s=np.append(traffic.arrival_s[:-1], 3.2e9))
+    with pytest.raises(ValueError, match="cut the traffic or sample less often"):
+        simulate(late, small_fleet(), options=replace(PLAIN, sample_period_s=0.25))
+
+
 def test_row_order_of_the_traffic_does_not_matter():
     """Rows may come in any order: each request has the same fate."""
     traffic = mixed_traffic()
