@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--warmup-ratio is {args.warmup_ratio}: must be between 0 and 1")
         if args.hash_block_tokens is not None and args.hash_block_tokens < 1:
             raise ValueError(f"--hash-block-tokens is {args.hash_block_tokens}: must be at least 1")
+        if args.rule != "infinite" and args.capacity_blocks is None:
+            raise ValueError(f"--capacity-blocks is missing: --rule {args.rule} needs the size of the cache")
         options = TraceOptions(hash_block_tokens=args.hash_block_tokens)
         trace = read_trace(trace_lines(args.trace), FORMATS, format_name=args.format, options=options)
         block_size_tokens = trace.traffic.hash_block_tokens if args.block_size is None else args.block_size

@@ -36,7 +36,7 @@ def test_a_trace_without_identities_has_an_unknown_ratio(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ((str(HERE / "mooncake_head200.jsonl.gz"), "--rule", "lru"), "capacity_blocks"),
+        ((str(HERE / "mooncake_head200.jsonl.gz"), "--rule", "lru"), "--capacity-blocks is missing"),
         ((str(HERE / "mooncake_head200.jsonl.gz"), "--rule", "infinite", "--block-size", "48"), "512"),
         ((str(HERE / "no-such-file.jsonl"), "--rule", "infinite"), "no such file"),
         ((str(HERE / "empty_columns.csv"), "--rule", "infinite"), "Response tokens"),
