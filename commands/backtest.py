@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Judge and print; return the exit status."""
     if not 0 <= args.seeds <= MOST_SEEDS or not 20 <= args.seconds <= 3600 or not 1 <= args.jobs <= 64:
         return refuse("backtest", f"--seeds from 0 to {MOST_SEEDS}, --seconds from 20 to 3600, --jobs from 1 to 64")
+    if not args.seeds and not args.recording:
+        return refuse("backtest", "nothing to judge: take --seeds above 0, or a --recording")
     if args.fit and args.seeds < 20:
         return refuse("backtest", "--fit needs at least 20 seeds")
     if args.plot is not None and not args.plot.absolute().parent.is_dir():

@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.requests:
             return _quantiles(args)
+        if Path(args.store).is_dir():
+            return refuse("calibrate", f"{args.store} is a folder: name the store's file", EXIT_NOT_READ)
         if not Path(args.store).is_file():
             return refuse("calibrate", f"cannot read {args.store}: no such file", EXIT_NOT_READ)
         return _on_store(args)

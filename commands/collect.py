@@ -34,6 +34,12 @@ def run(args: argparse.Namespace) -> int:
         settings = load_settings(args.fleet, engines=ENGINES)
     except SettingsError as error:
         return print_problems(error)
+    lists = settings.discovery
+    if not (settings.workers or lists.sglang_router or lists.file_sd or lists.http_sd or settings.prometheus):
+        print(
+            f"{args.fleet}: names no worker: add [[workers]], a list of [discovery], or [prometheus]", file=sys.stderr
+        )
+        return EXIT_FAILED
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -55,6 +55,8 @@ def _config(model: str) -> Mapping[str, Any]:
     path = Path(model)
     if path.is_dir():
         path = path / "config.json"
+        if not path.is_file():
+            raise ValueError("the folder has no config.json")
     if not path.is_file():
         if path.suffix == ".json":
             raise ValueError("there is no such file")

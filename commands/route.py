@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
         settings = load_settings(Path(args.fleet)) if args.fleet else Settings()
         asked = _asked_with(args, settings)
         fleet = _fleet(args, settings)
+        if not fleet.pools:
+            return refuse("route", _nothing_seen(args.at), EXIT_NOT_READ)
         request = replace(
             request,
             prefix_hit_tokens=_by_pool("--prefix-hit", request.prefix_hit_tokens, fleet),
@@ -146,6 +149,17 @@ def _quantiles(text: str) -> OutputQuantiles:
         if not found:
             raise ValueError(f"--output-quantiles: {part!r} is not Q=TOKENS, for example 0.9=1200")
     return OutputQuantiles(points=tuple(points))
+
+
+def _nothing_seen(at_s: float | None) -> str:
+    """Return why a fleet without a pool has none."""
+    if at_s is None:
+        return "the fleet has no pools: is anything polled, and was anything stored?"
+    try:
+        when = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        when = f"{at_s:g} s"
+    return f"nothing was seen at {when}: leave --at out for the newest look, or name a later instant"
 
 
 def _pairs(option: str, items: Sequence[str]) -> dict[str, int]:

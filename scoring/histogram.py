@@ -84,7 +84,7 @@ def quantile(buckets: Buckets | None, ratio: float) -> Figure:
     below = buckets[index - 1][1] if index > 0 else 0.0
     inside = count - below
     value = low + (bound - low) * ((rank - below) / inside if inside > 0 else 1.0)
-    return estimated(value, f"within the bucket {low:g} to {bound:g}, {total:g} observations", low=low, high=bound)
+    return estimated(value, f"within the bucket {low:g} to {bound:g}, {total:.0f} observations", low=low, high=bound)
 
 
 def quantiles(buckets: Buckets | None, ratios: Sequence[float] = (0.5, 0.95, 0.99)) -> dict[float, Figure]:

@@ -200,6 +200,8 @@ def read_trace(
         fitting = [candidate for candidate in formats.values() if candidate.recognises(opening)]
         if not fitting:
             shown = opening[0][:120]
+            if "\0" in shown or shown.count("\ufffd") > len(shown) // 8:
+                raise TraceError("this is no text: a trace is lines of JSON or CSV, as they are or in gzip")
             raise TraceError(
                 f"no trace format fits row {head[0][0]} ({shown!r}): there are {', '.join(sorted(formats))};"
                 " say which it is"

@@ -227,6 +227,7 @@ def test_sglang_log_takes_the_json_behind_its_bracket() -> None:
         ([], "empty"),
         (["\n", "\n"], "empty"),
         (["hello world"], "no trace format fits row 1"),
+        (["\x93NUMPY\x01\0v\0"], "this is no text"),
         (['{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}'], "below 1"),
         (['{"timestamp": 0, "input_length": 1e300, "output_length": 1}'], "above"),
         (['{"timestamp": 0, "input_length": true, "output_length": 1}'], "no number"),

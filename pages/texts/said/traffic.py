@@ -5,6 +5,10 @@ SAID: tuple[tuple[str, str], ...] = (
     ("the trace is empty: not one line that is not blank", "流量文件为空：没有一行非空"),
     ("no trace format is called {name}: there are {known}", "没有名为 {name} 的流量格式：有 {known}"),
     (
+        "this is no text: a trace is lines of JSON or CSV, as they are or in gzip",
+        "这不是文本：流量文件是 JSON 或 CSV 行，可为原样或 gzip 压缩",
+    ),
+    (
         "no trace format fits row {row:n} ({shown}): there are {known}; say which it is",
         "没有流量格式适合第 {row} 行（{shown}）：有 {known}；请指明是哪种",
     ),
