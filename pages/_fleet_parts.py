@@ -170,7 +170,7 @@ def findings(fleet: FleetSnapshot, pools: Sequence[PoolSnapshot]) -> None:
     widgets.findings(
         [("", finding) for finding in fleet.findings]
         + [(pool.pool_id, finding) for pool in pools for finding in pool.findings],
-        is_calm=not said,
+        is_calm=not said and all(pool.state is SourceState.FRESH for pool in pools),
     )
 
 

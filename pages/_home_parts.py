@@ -107,7 +107,7 @@ def wrong(fleet: FleetSnapshot, known: Mapping[str, ChainState]) -> None:
 def words(wrong: figures.Wrong) -> str:
     """Return one thing that is wrong as a sentence, names from outside made safe."""
     t, values = context.say(), wrong.values
-    put: dict[str, Any] = {"count": values.get("count")}
+    put: dict[str, Any] = {"count": values.get("count"), "of": values.get("of")}
     if "names" in values:
         put["pools"] = put["workers"] = _named(values["names"])
     if "state" in values:

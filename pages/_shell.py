@@ -18,6 +18,7 @@ _STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding: 2.2rem 2.5rem 3rem; }
 [data-testid="stMetricValue"] { font-size: clamp(1.05rem, 1.45vw, 1.7rem); }
 [data-testid="stMetricLabel"] p { font-weight: 600; }
+[data-testid="stMainBlockContainer"] [data-testid="stButtonGroup"] button { min-height: 2.5rem; }
 h1 { padding: 0 0 0.25rem; }
 </style>"""
 """An operator's screen: the first row of bars belongs above the fold."""

@@ -20,7 +20,7 @@ def key_figure(title: str, value: str, detail: str, help_: str) -> None:
     """Draw one number with a line beneath that is no change of it."""
     with st.container(border=True, gap=None, height="stretch"):
         st.metric(title, value, help=help_)
-        st.caption(detail)
+        st.caption(number.unbroken(detail))
 
 
 def findings(found: Sequence[tuple[str, Finding]], most: int = 4, *, is_calm: bool = True) -> None:

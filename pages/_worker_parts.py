@@ -22,6 +22,15 @@ _POINTS: Final = 600
 _EVERY_TICK_S: Final = 900.0
 
 
+def _label(key: str, value: str) -> str:
+    """Return a label as `key=value`, a rate in its usual unit."""
+    try:
+        rate = float(value) if key.endswith("_bytes_per_s") else None
+    except ValueError:
+        rate = None
+    return f"{key}={value}" if rate is None else f"{key.removesuffix('_bytes_per_s')}={number.byte_size(rate)}/s"
+
+
 def gone(pool_id: str) -> None:
     """Draw that the pool asked for is not there."""
     t = context.say()
@@ -40,7 +49,7 @@ def state(pool: PoolSnapshot) -> None:
         engine=number.markdown(engine, 60),
         model=number.markdown(pool.model or t("common.unknown"), 80),
     )
-    labels = " ".join(f"`{number.code(f'{key}={value}')}`" for key, value in sorted(pool.labels.items()))
+    labels = " ".join(f"`{number.code(_label(key, value))}`" for key, value in sorted(pool.labels.items()))
     st.markdown(f"**{name}** · {about} {labels}")
     if pool.state is not SourceState.FRESH:
         draw = st.warning if pool.state is SourceState.LATE else st.error

@@ -71,6 +71,10 @@ def wrongs(
         if names:
             values = {"count": len(names), "names": names, "state": state}
             found.append(Wrong(rank=GRAVE, key="wrong_state", values=values, page="sources"))
+    late = [pool.pool_id for pool in fleet.pools if pool.state is SourceState.LATE]
+    if late:
+        values = {"count": len(late), "of": len(fleet.pools), "names": late}
+        found.append(Wrong(rank=NOTABLE, key="wrong_late", values=values, page="sources"))
     for pool in fleet.pools:
         found += _of_pool(pool, chains.get(pool.pool_id))
     said: set[str] = set()

@@ -7,6 +7,7 @@ page: names in payloads are data, never markup.
 """
 
 import math
+import re
 from datetime import UTC, datetime
 
 ABSENT = "–"
@@ -14,6 +15,7 @@ _MINUS = "−"
 _METRIC = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((1024.0**4, "TiB"), (1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
 _LONGEST_NAME = 60  # chosen: longer names push figures aside; the whole name stays in tables.
+_UNIT_GAP = re.compile(r"(?<=\d) (?=%|(?:s|ms|min|h|d|pts|B|[KMGT]iB)(?:\b|/))")
 _MARKDOWN_SIGNS = "\\`*_{}[]()<>#+-.!|~$:^="
 
 
@@ -150,6 +152,11 @@ def amount(value: float | None, unit: str, absent: str = ABSENT) -> str:
     if base == "s":
         return f"{duration(value)}{tail}"
     raise ValueError(f"unit {unit!r} is not one that pages show")
+
+
+def unbroken(text: str) -> str:
+    """Return text in which no line breaks between a number and its unit."""
+    return _UNIT_GAP.sub("\u00a0", text)
 
 
 def plain(text: object, longest: int = _LONGEST_NAME) -> str:

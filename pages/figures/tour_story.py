@@ -18,6 +18,8 @@ from pages.texts import Say
 from scoring.model import FleetSnapshot, FloatArray, PoolHistory, PoolSnapshot, pool_id
 
 CHAIN_PAST_S: Final = 110.0
+LABEL_S: Final = 28.0
+"""So long is the width of the longest label of the chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,7 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
         (view.retraction_at_s, "tour.chain_retracted", "@bad", 1.16),
     ):
         if when is not None and at_s - when < CHAIN_PAST_S:
+            is_right = key == "tour.chain_retracted" and at_s - when > LABEL_S
             shapes.append(
                 {
                     "type": "line",
@@ -207,8 +210,9 @@ def chain(fleet: FleetSnapshot, history: PoolHistory | None, view: ChainView, t:
                     when - at_s,
                     place,
                     f"<b>{t(key)}</b>",
-                    xanchor="right",
-                    xshift=-4,
+                    # The alarm comes first: to its left and to the right of what follows, neither hides a line.
+                    xanchor="left" if is_right else "right",
+                    xshift=4 if is_right else -4,
                     bgcolor="@paper/0.8",
                     font={"size": SIZE + 1, "color": color},
                 )

@@ -24,6 +24,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "wrong_more": ("{count} more", "另有 {count} 项"),
     "wrong_state": ("{count} pool(s) {state}: {pools}.", "{count} 个池{state}：{pools}。"),
+    "wrong_late": (
+        "{count} of {of} pools answered late, so their figures lag: {pools}.",
+        "{of} 个池中有 {count} 个应答延迟，数据滞后：{pools}。",
+    ),
     "wrong_silent": ("{count} worker(s) gave no pool: {workers}.", "{count} 个工作节点没有给出池：{workers}。"),
     "wrong_alarm": (
         "{pool}: alarm. Probability of throwing out running answers soon: {probability}.",

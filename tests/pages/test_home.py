@@ -96,6 +96,18 @@ def test_a_healthy_fleet_has_nothing_wrong(watch, make_pool) -> None:
     assert _open().success
 
 
+def test_late_answers_are_said(watch, make_pool) -> None:
+    """Figures that lag are no reason to call all well."""
+    late, fresh = make_pool("a", state=SourceState.LATE, used=10.0), make_pool("b", used=10.0)
+    fleet = FleetSnapshot(at_s=late.at_s, pools=(late, fresh))
+    watch(fleet)
+    (found,) = figures.wrongs(fleet, [], {})
+    assert (found.key, found.rank) == ("wrong_late", figures.NOTABLE)
+    app = _open()
+    assert not app.success
+    assert any("1 of 2 pools answered late" in item.value for item in app.markdown)
+
+
 def test_information_is_not_wrong(make_pool) -> None:
     """A finding of the lightest kind does not stand among what is wrong."""
     item = make_pool("a", used=10_000.0, findings=[Finding(code="n", text="by the way", severity=Severity.INFO)])

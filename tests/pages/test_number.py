@@ -89,3 +89,18 @@ def test_text_from_outside_is_never_markup(text: str) -> None:
     bare = [sign for place, sign in enumerate(escaped) if sign in "[]()`*_<>!#" and escaped[place - 1 : place] != "\\"]
     assert not bare
     assert "`" not in number.code(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("max 56 % decode-6/1", "max 56\u00a0% decode-6/1"),
+        ("within 25 s", "within 25\u00a0s"),
+        ("15.5 MiB, 329 cycles", "15.5\u00a0MiB, 329 cycles"),
+        ("0 of 2", "0 of 2"),
+        ("5 sources", "5 sources"),
+    ],
+)
+def test_a_number_keeps_its_unit(text: str, shown: str) -> None:
+    """No line breaks between a number and its unit; words that follow a number stay loose."""
+    assert number.unbroken(text) == shown
