@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{args.fleet}: names no worker: add [[workers]], a list of [discovery], or [prometheus]", file=sys.stderr
         )
-        return EXIT_FAILED
+        return EXIT_WRONG_USE
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -542,8 +542,15 @@ def test_collect_says_what_is_wrong_and_ends_with_its_status(tmp_path: Path) -> 
     assert "2 problems" in err
     assert "interval_s" in err
     assert "ftp" not in err or "http://" in err
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    process = _collect(empty)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert "names no worker" in err
+    assert not (tmp_path / "kvscope.duckdb").exists()
     good = tmp_path / "good.toml"
-    good.write_text("[store]\nlock_wait_s = 0.1\n")
+    good.write_text("[store]\nlock_wait_s = 0.1\n[[workers]]\nurl = 'http://127.0.0.1:9'\n")
     with open_store(tmp_path / "kvscope.duckdb"):
         process = _collect(good)
         _, err = process.communicate(timeout=20)
