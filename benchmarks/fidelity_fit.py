@@ -43,9 +43,6 @@ WIDE_BYTES_PER_S: Final = 1e12
 """A link that takes no time: where an engine reports no hand-overs they are part of what TTFT was fitted to."""
 SAMPLE_PERIOD_S: Final = 0.5
 UTILIZATION_NAMES: Final = ("decode_base_s", "decode_per_utilization_s", "decode_per_utilization2_s")
-WAIT_ROUNDS: Final = 3
-"""How often a prompt law is fitted to what clients waited less what a simulation of the law before says they queued: by
-the third the coefficients stand still."""
 FIRST_STEPS: Final = 1.5
 """Decode steps before the first token of an engine whose decode workers give it: half of one under way, one's own."""
 
@@ -111,35 +108,18 @@ def _service(recordings: Sequence[Recording], role: Role, budget_tokens: int) ->
     )
 
 
-def prompt_fit(seen: Sequence[Seen], queued_s: FloatArray | None = None) -> LinearFit:
+def prompt_fit(seen: Sequence[Seen]) -> LinearFit:
     """
     Return the prompt law fitted to what clients waited: for engines that count no prompt tokens.
 
-    What a decode worker adds before its own first token is no prompt's time and is taken off, and so is what a request
-    queued.
-
-    Args:
-        queued_s: Of every request, shape (n,), NaN where not known; None takes none off.
+    What a decode worker adds before its own first token is no prompt's time and is taken off.
     """
-    queued_s = np.zeros(len(seen)) if queued_s is None else queued_s
-    known = [
-        (each, queued)
-        for each, queued in zip(seen, queued_s.tolist(), strict=True)
-        if each.ttft_s and each.e2e_s and each.output_tokens > 1 and np.isfinite(queued)
-    ]
-    tokens = np.array([each.prompt_tokens for each, _ in known], np.float64)
-    gaps = np.array([((each.e2e_s or 0.0) - (each.ttft_s or 0.0)) / (each.output_tokens - 1) for each, _ in known])
-    waited = np.array([each.ttft_s for each, _ in known], np.float64) - FIRST_STEPS * gaps
+    known = [each for each in seen if each.ttft_s and each.e2e_s and each.output_tokens > 1]
+    tokens = np.array([each.prompt_tokens for each in known], np.float64)
+    gaps = np.array([((each.e2e_s or 0.0) - (each.ttft_s or 0.0)) / (each.output_tokens - 1) for each in known])
+    target = np.array([each.ttft_s for each in known], np.float64) - FIRST_STEPS * gaps
     design = np.stack([np.ones(len(tokens)), tokens, tokens * tokens], axis=1)
-    target = waited - np.array([queued for _, queued in known])
-    return fit_linear(PREFILL_NAMES, design, target, 1.0 / np.maximum(waited, 1e-3) ** 2, min_rows=20)
-
-
-def _queued_s(run: RunResult, profile: ServiceProfile) -> FloatArray:
-    """Return what requests of a simulation waited for their first token beyond their own prompt's time; shape (n,)."""
-    tokens = run.requests.prompt_tokens
-    own = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.prefill_per_token2_s * tokens**2
-    return np.maximum(run.requests.ttft_s - own, 0.0)
+    return fit_linear(PREFILL_NAMES, design, target, 1.0 / np.maximum(target, 1e-3) ** 2, min_rows=20)
 
 
 def _linear_steps(service: ServiceFit, rows: Sequence[DecodeWindow]) -> _Steps:
@@ -178,15 +158,6 @@ def fitted(target: Target, recordings: Sequence[Recording], law: str = LINEAR) -
     Raises:
         StudyError: They tell too little.
     """
-    found = _fitted(target, recordings, law, None)
-    if target.dialect == "dynamo":
-        for _ in range(WAIT_ROUNDS):
-            waits = [_queued_s(replayed(target, found, each), found.profile) for each in recordings]
-            found = _fitted(target, recordings, law, np.concatenate(waits))
-    return found
-
-
-def _fitted(target: Target, recordings: Sequence[Recording], law: str, queued_s: FloatArray | None) -> Fitted:
     budget = PREFILL_BUDGET_TOKENS[target.name]
     role = Role.DECODE if target.is_disaggregated else Role.UNIFIED
     service = _service(recordings, role, budget)
@@ -199,7 +170,7 @@ def _fitted(target: Target, recordings: Sequence[Recording], law: str, queued_s:
         steps = _linear_steps(service, rows)
     prompts = prefill.prefill
     if target.dialect == "dynamo":
-        prompts = prompt_fit([each for recording in recordings for each in recording.requests], queued_s)
+        prompts = prompt_fit([each for recording in recordings for each in recording.requests])
     if not prompts.is_made:
         raise StudyError(f"prompts are not fitted: {'; '.join(prompts.notes)}")
     values: dict[str, Any] = {**steps.values, **{each.name: each.value or 0.0 for each in prompts.coefficients}}
