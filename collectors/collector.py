@@ -111,7 +111,7 @@ class Collector:
         self._schedule.start(self._set_up)
         self._schedule.every(CYCLE_JOB, self._settings.poll.interval_s, self._cycle)
         discovery = self._settings.discovery
-        if discovery.sglang_router or discovery.file_sd or discovery.http_sd:
+        if discovery.has_lists:
             self._schedule.every(DISCOVERY_JOB, discovery.refresh_s, self._discover)
         if self._settings.prometheus is not None:
             self._schedule.every(PROMETHEUS_JOB, self._settings.prometheus.interval_s, self._ask_prometheus)

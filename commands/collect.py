@@ -14,7 +14,7 @@ from collectors.runtime import Runtime, start_runtime
 from collectors.runtime_stats import RuntimeStats
 from collectors.settings import load_settings
 from collectors.watchers import start_watchers, stop_watchers
-from commands import EXIT_WRONG_USE
+from commands import EXIT_WRONG_USE, refuse
 from scoring.model import SourceState
 
 HELP = "Poll a fleet and store it, without a dashboard."
@@ -34,12 +34,10 @@ def run(args: argparse.Namespace) -> int:
         settings = load_settings(args.fleet, engines=ENGINES)
     except SettingsError as error:
         return print_problems(error)
-    lists = settings.discovery
-    if not (settings.workers or lists.sglang_router or lists.file_sd or lists.http_sd or settings.prometheus):
-        print(
-            f"{args.fleet}: names no worker: add [[workers]], a list of [discovery], or [prometheus]", file=sys.stderr
+    if not (settings.workers or settings.discovery.has_lists or settings.prometheus):
+        return refuse(
+            "collect", f"{args.fleet}: names no worker: add [[workers]], a list of [discovery], or [prometheus]"
         )
-        return EXIT_WRONG_USE
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

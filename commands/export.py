@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from collectors.errors import KvscopeError, StoreError, StoreLockedError
-from collectors.store import EXPORT_TABLES, FORMATS, ExportRequest, open_store, parse_export_query
+from collectors.store import EXPORT_TABLES, FORMATS, ExportRequest, instant_text, open_store, parse_export_query
 from commands import refuse
 
 HELP = "Write a stretch of time out of a store to a Parquet or CSV file."
@@ -73,7 +73,7 @@ def _from_file(store_path: str, request: ExportRequest, out: Path) -> int:
         count = store.export_file(request, out)
         span = store.time_span()
     if not count:
-        reach = "is empty" if span is None else f"reaches from {_instant(span[0])} to {_instant(span[1])}"
+        reach = "is empty" if span is None else f"reaches from {instant_text(span[0])} to {instant_text(span[1])}"
         print(f"kvscope export: no rows in that time; the store {reach}", file=sys.stderr)
     print(f"{out}: {count} rows of {request.table}")
     return 0
@@ -107,7 +107,3 @@ def _url(server: str, request: ExportRequest) -> str:
         {"from": request.start_s, "to": request.end_s, "table": request.table, "format": request.format}
     )
     return f"{server.rstrip('/')}/api/export?{query}"
-
-
-def _instant(at_s: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))

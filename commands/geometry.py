@@ -6,15 +6,14 @@ Takes a Hugging Face config.json (or a folder with one) or a model name of the b
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commands import refuse
 from scoring.geometry import MODELS, GeometryError, KvGeometry, capacity_tokens, config_named, kv_geometry
 
 HELP = "KV bytes per token of a model, from its config.json or by name, and what a GPU's memory holds."
-EXIT_BAD_INPUT = 3
 MOST_BYTES = 16 * 1024 * 1024
 """A config.json is a few kilobytes; a file beyond this is something else."""
 
@@ -39,14 +38,12 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(MODELS))
         return 0
     if args.model is None:
-        print("kvscope geometry: name a model or the path of a config.json (--list shows the names)", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return refuse("geometry", "name a model or the path of a config.json (--list shows the names)")
     try:
         geometry = kv_geometry(_config(args.model), args.kv_dtype, args.tp, dcp=args.dcp)
         figures = _figures(geometry, args)
     except (ValueError, OSError) as error:
-        print(f"kvscope geometry: {args.model[:200]}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return refuse("geometry", f"{args.model[:200]}: {error}")
     print(json.dumps(figures, indent=2) if args.json else _as_text(figures))
     return 0
 

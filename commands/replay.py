@@ -16,9 +16,9 @@ from collectors.errors import KvscopeError
 from collectors.trace_files import trace_lines
 from commands import _replay_output as output
 from commands import refuse
+from commands._snapshot import named_snapshot
 from scoring.service import PROFILES
 from scoring.slo import SLO_CLASSES, SloClass
-from scoring.snapshot import fleet_from_json
 from simulation.compare import Comparison, compare
 from simulation.compare_policies import policy_names
 from simulation.compare_variants import SWEEPS, Variant, drill_of, options_of, swept, variants_of
@@ -167,12 +167,7 @@ def _fleet(args: argparse.Namespace, document: dict[str, Any] | None) -> ReplayF
         )
     if rules:
         raise FleetFileError("--rule goes with a shorthand or a fleet.toml")
-    try:
-        return fleet_from_snapshot(fleet_from_json(_snapshot_text(args.fleet)), defaults)
-    except FleetFileError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{args.fleet}: {error}") from None
+    return fleet_from_snapshot(named_snapshot(_snapshot_text(args.fleet), args.fleet), defaults)
 
 
 def _defaults(args: argparse.Namespace) -> FleetDefaults:

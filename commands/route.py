@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +19,9 @@ import httpx
 
 from collectors.errors import KvscopeError, StoreLockedError
 from collectors.settings import Settings, load_settings
-from collectors.store import open_store
+from collectors.store import instant_text, open_store
 from commands import EXIT_WRONG_USE, refuse
+from commands._snapshot import named_snapshot
 from pages._decide_settings import decide_settings
 from scoring.demand import OUTPUT_RANGE_TOKENS, PROMPT_RANGE_TOKENS, OutputQuantiles, RequestView, known_output
 from scoring.model import FleetSnapshot, Link
@@ -30,7 +30,7 @@ from scoring.policy.explain import Term, explain_score
 from scoring.policy.filters import EVERY, refusals, rejections_of
 from scoring.policy.settings import DECIDERS, FALLBACKS, PICKS
 from scoring.slo import SLO_CLASSES
-from scoring.snapshot import JudgeSettings, fleet_from_json, judge_fleet
+from scoring.snapshot import JudgeSettings, judge_fleet
 
 HELP = "Where a request should go on a fleet, by any policy, with every term and every rejection."
 EXIT_CHOSEN, EXIT_REFUSED, EXIT_NOT_READ = 0, 1, 2
@@ -156,7 +156,7 @@ def _nothing_seen(at_s: float | None) -> str:
     if at_s is None:
         return "the fleet has no pools: is anything polled, and was anything stored?"
     try:
-        when = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+        when = instant_text(at_s)
     except (ValueError, OverflowError, OSError):
         when = f"{at_s:g} s"
     return f"nothing was seen at {when}: leave --at out for the newest look, or name a later instant"
@@ -220,7 +220,7 @@ def _links(settings: Settings) -> tuple[Link, ...]:
 def _fleet(args: argparse.Namespace, settings: Settings) -> FleetSnapshot:
     if args.snapshot:
         body = sys.stdin.buffer.read() if args.snapshot == "-" else Path(args.snapshot).read_bytes()
-        return _parsed(body, "standard input" if args.snapshot == "-" else args.snapshot)
+        return named_snapshot(body, "standard input" if args.snapshot == "-" else args.snapshot)
     if args.store:
         return _from_store(args.store, args.at, settings)
     token = os.environ.get(TOKEN_VARIABLE)
@@ -229,14 +229,7 @@ def _fleet(args: argparse.Namespace, settings: Settings) -> FleetSnapshot:
     url = f"{(args.server or DEFAULT_SERVER).rstrip('/')}/api/snapshot"
     answer = httpx.get(url, params=query, headers=headers, timeout=30.0)
     answer.raise_for_status()
-    return _parsed(answer.content, url)
-
-
-def _parsed(body: bytes, where: str) -> FleetSnapshot:
-    try:
-        return fleet_from_json(body)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    return named_snapshot(answer.content, url)
 
 
 def _from_store(path: str, at_s: float | None, settings: Settings) -> FleetSnapshot:

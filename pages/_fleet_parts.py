@@ -38,10 +38,8 @@ def states(fleet: FleetSnapshot) -> bool:
     t = context.say()
     silent = _silent(fleet)
     if not fleet.pools:
-        if context.past_at_s() is not None:
+        if context.past_at_s() is not None or not silent:
             context.draw_empty("common.no_workers")
-        elif not silent:
-            st.info(t("common.no_workers"))
         elif all(state is SourceState.NOTHING_YET for _, state in silent):
             st.info(t("common.starting", count=len(silent)))
         else:

@@ -6,6 +6,7 @@ viewer has on screen is kept in that viewer's session: references to figures tha
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -114,13 +115,10 @@ def draw(t: Say, language: str, fleet: FleetSnapshot | None, *, is_front: bool) 
         # Made when the menu opens, of the instant its link names. A file made at the click belongs to no viewer, and
         # Streamlit sweeps it at the second end of any viewer's tick: on a watched server, before it is fetched.
         held = st.session_state
+        rows = cache(lambda: figures.rows(dict(held.get(_DRAWN, {}))))
         builds: tuple[tuple[str, str, Callable[[], bytes]], ...] = (
-            ("csv", "text/csv", lambda: figures.csv_bytes(figures.rows(dict(held.get(_DRAWN, {}))))),
-            (
-                "parquet",
-                "application/vnd.apache.parquet",
-                lambda: figures.parquet_bytes(figures.rows(dict(held.get(_DRAWN, {})))),
-            ),
+            ("csv", "text/csv", lambda: figures.csv_bytes(rows())),
+            ("parquet", "application/vnd.apache.parquet", lambda: figures.parquet_bytes(rows())),
             ("html", "text/html", lambda: figures.page_html(page, dict(held.get(_DRAWN, {})), fleet, t)),
         )
         for kind, mime, build in builds:

@@ -14,7 +14,6 @@ from pages.texts import LANGUAGES
 
 _PLACE: Final = "tour.place"
 _TURNS: Final = "tour.turns"
-_SAID: Final = "tour.said"
 _HEARD: Final = "tour.heard"
 _KEYS: Final = """
 const STEPS = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
@@ -74,13 +73,13 @@ def place_now(count: int) -> int:
     place: int | None = held.get(_PLACE)
     if place is not None and turned:
         place = min(max(place + turned, 0), count - 1)
-    elif place is None or (raw is not None and raw != held.get(_SAID)):
+    elif place is None or (raw is not None and raw != str(place + 1)):
         place = place_of(raw, count)
     elif raw is None and not context.is_new_here():
         place = 0  # The browser's own way back, to the address without a step.
-    held[_PLACE], held[_SAID] = place, str(place + 1)
-    if raw != held[_SAID] and (raw is not None or place):
-        st.query_params["step"] = held[_SAID]
+    held[_PLACE] = place
+    if raw != str(place + 1) and (raw is not None or place):
+        st.query_params["step"] = str(place + 1)
     return place
 
 
@@ -103,7 +102,7 @@ def turn(steps: int) -> None:
 
 def leave(word: str) -> NoReturn:
     """Go to another page for good: the tour begins anew when it is opened again."""
-    for name in (_PLACE, _SAID, "tour.entered"):
+    for name in (_PLACE, "tour.entered"):
         st.session_state.pop(name, None)
     context.open_page(word)
 

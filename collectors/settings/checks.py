@@ -137,7 +137,7 @@ def _workers(settings: Settings, engines: tuple[str, ...] | None) -> Iterator[Pr
 
 
 def _links(settings: Settings) -> Iterator[Problem]:
-    if settings.discovery.sglang_router or settings.discovery.file_sd or settings.discovery.http_sd:
+    if settings.discovery.has_lists:
         return  # Workers found while running have names this file cannot know.
     names = {worker_name(worker) for worker in settings.workers}
     for index, link in enumerate(settings.links):

@@ -328,6 +328,11 @@ class DiscoverySettings(Section):
         default=True, description="Poll each router too, to set its view beside the engines'."
     )
 
+    @property
+    def has_lists(self) -> bool:
+        """Say whether any list is to be read."""
+        return bool(self.sglang_router or self.file_sd or self.http_sd)
+
 
 class PrometheusSettings(Section):
     """A Prometheus-compatible server as the source of workers that it already scrapes."""

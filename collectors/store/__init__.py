@@ -13,7 +13,7 @@ from collectors.store.batch import (
     RunRecord,
     WorkerRecord,
 )
-from collectors.store.export import EXPORT_TABLES, FORMATS, ExportRequest, parse_export_query
+from collectors.store.export import EXPORT_TABLES, FORMATS, ExportRequest, instant_text, parse_export_query
 from collectors.store.reads import CycleStats
 from collectors.store.retention import Retention
 from collectors.store.store import Store, open_store
@@ -32,6 +32,7 @@ __all__ = [
     "RunRecord",
     "Store",
     "WorkerRecord",
+    "instant_text",
     "open_store",
     "parse_export_query",
 ]

@@ -64,7 +64,7 @@ class ExportRequest:
         if self.format not in FORMATS:
             raise ValueError(f"format: there is no {self.format!r}; choose one of {', '.join(FORMATS)}")
         if not self.start_s < self.end_s:
-            raise ValueError(f"time range: {_shown(self.end_s)} is not after {_shown(self.start_s)}")
+            raise ValueError(f"time range: {instant_text(self.end_s)} is not after {instant_text(self.start_s)}")
 
     @property
     def media_type(self) -> str:
@@ -77,7 +77,13 @@ class ExportRequest:
         return f"kvscope_{self.table}_{datetime.fromtimestamp(self.start_s, UTC):%Y%m%dT%H%M%SZ}.{self.format}"
 
 
-def _shown(at_s: float) -> str:
+def instant_text(at_s: float) -> str:
+    """
+    Return epoch seconds as `2026-11-30T14:05:00Z`.
+
+    Raises:
+        ValueError, OverflowError, OSError: No calendar reaches there.
+    """
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -91,7 +97,7 @@ def parse_instant(text: str, now_s: float) -> float:
     word = text.strip()
     try:
         at_s = _instant_of(word, now_s)
-        _shown(at_s)
+        instant_text(at_s)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             f"time: cannot read {text[:40]!r}; write 2026-11-30T14:05:00Z, epoch seconds, an age such as 15min or "

@@ -503,6 +503,13 @@ def _collect(file: Path, *options: str) -> "subprocess.Popen[str]":
     )
 
 
+def _refused(file: Path) -> tuple[int, str]:
+    """Return status and standard error of a `kvscope collect` that ends by itself."""
+    process = _collect(file)
+    _, err = process.communicate(timeout=20)
+    return process.returncode, err
+
+
 def test_collect_prints_its_lines_and_ends_in_order_when_told(fleet: FakeFleet, tmp_path: Path) -> None:
     """Headless: one line an interval asked for, SIGTERM ends with status 0 and a store that holds every cycle."""
     file = tmp_path / "fleet.toml"
@@ -536,25 +543,22 @@ def test_collect_says_what_is_wrong_and_ends_with_its_status(tmp_path: Path) -> 
     """A bad fleet file: status 3 with every problem. A held store: status 1, one sentence, no traceback."""
     bad = tmp_path / "bad.toml"
     bad.write_text("[poll]\nintervall_s = 1\n[[workers]]\nurl = 'ftp://x'\n")
-    process = _collect(bad)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 3
+    status, err = _refused(bad)
+    assert status == 3
     assert "2 problems" in err
     assert "interval_s" in err
     assert "ftp" not in err or "http://" in err
     empty = tmp_path / "empty.toml"
     empty.write_text("")
-    process = _collect(empty)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 3
+    status, err = _refused(empty)
+    assert status == 3
     assert "names no worker" in err
     assert not (tmp_path / "kvscope.duckdb").exists()
     good = tmp_path / "good.toml"
     good.write_text("[store]\nlock_wait_s = 0.1\n[[workers]]\nurl = 'http://127.0.0.1:9'\n")
     with open_store(tmp_path / "kvscope.duckdb"):
-        process = _collect(good)
-        _, err = process.communicate(timeout=20)
-    assert process.returncode == 1
+        status, err = _refused(good)
+    assert status == 1
     assert len(err.strip().splitlines()) == 1
     assert str(os.getpid()) in err
 
